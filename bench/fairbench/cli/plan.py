@@ -16,7 +16,7 @@ from fairbench.config.parse_flags import COMMON, parse_assignments, split_commas
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 
-# default values of --dp without --max users, of --dp with --max users, and of --loads
+# defaults of --dp (SIZES, or ONE if --max users is given) and of --loads
 SIZES, ONE, LOADS = "1..32", "1", "1"
 RANGE = re.compile(r"([0-9]{1,5})(?:\.\.([0-9]{1,5}))?")
 

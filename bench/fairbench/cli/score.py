@@ -30,7 +30,7 @@ class Unit(StrEnum):
 
 
 class Latency(StrEnum):
-    """The latency that `score` reports."""
+    """The latency that `score` reports: of whole programs, or the time to first token."""
 
     PROGRAM = "program"
     TTFT = "ttft"

@@ -113,7 +113,7 @@ def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | No
 
 
 def cluster_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the components, such as the eviction policy, whose parameters have an effect."""
+    """Return the components, such as the eviction policy, whose parameters the experiment uses."""
     routers = () if draft.get(ROUTERS, 1) == 1 else (ROUTERS,)
     disaggregation = () if draft.get("prefill") is None else (DISAGGREGATION,)
     return routers + eviction_parts(draft) + disaggregation
@@ -150,7 +150,7 @@ EVICTION, MEMORY_RECORDS, CHARGE_PASS = "eviction", "memory_records", "charge_pa
 
 
 def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
-    """Check a draft experiment's eviction policy, and remove ``memory_records = False``."""
+    """Check the eviction policy of a draft; remove the default ``memory_records = False``."""
     if draft.get(MEMORY_RECORDS) is False:
         del draft[MEMORY_RECORDS]
     for key in (EVICTION, MEMORY_RECORDS):
@@ -192,8 +192,8 @@ def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
 def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     """Return a tuple with the name of the eviction policy that the user chose, or an empty tuple.
 
-    The tuple is also empty for an eviction policy of an engine's own code, because such a policy
-    has no parameters in fairbench. Raises UsageError if the name of the eviction policy is unknown.
+    An eviction policy of an engine's own code is left out, because it has no parameters in
+    fairbench. Raises UsageError if the name of the eviction policy is unknown.
     """
     policy, engine = draft.get(EVICTION), str(draft.get("engine") or DEFAULT_ENGINE)
     if not isinstance(policy, str):
@@ -225,7 +225,7 @@ def memory_parts(
 
 
 def _settle_routers(draft: Draft, backend: BackendConfig | None) -> None:
-    """Check the number of routers of a draft experiment, and remove ``routers = 1``."""
+    """Check a draft experiment's number of routers, and remove the default ``routers = 1``."""
     number = draft.get(ROUTERS)
     if number == 1 and not isinstance(number, bool):
         del draft[ROUTERS]
@@ -292,8 +292,8 @@ def _check_gateway(
 ) -> None:
     """Raise UsageError for a gateway or admission control that the servers do not support.
 
-    Only simulated runs support a gateway. Admission control needs a timing profile of the workers
-    and fairbench's router. An emulator's clock must run as fast as the router's clock.
+    Only simulated runs support a gateway. Admission control needs fairbench's own router and a
+    timing profile of the workers. An emulator's clock must run as fast as the router's clock.
     """
     policy = settings.get(f"{ADMISSION}.policy", OFF)
     if policy != OFF and backend is not None:
@@ -317,7 +317,7 @@ ENGINE_CODE = "engine_code"
 DEFAULT_POLICY = "fcfs"
 WITH_SETTINGS = frozenset({"lpm"})
 
-# An engine's real code lacks the features ``MODELLED`` of the simulator, or differs in them.
+# The simulator models the features ``MODELLED``; an engine's own code does not support them.
 MODELLED = ("prefill", "decode", "memory_records")
 # An engine's real code lacks the settings ``OF_THE_MODEL``, which the simulator's model has.
 OF_THE_MODEL = (
@@ -433,7 +433,7 @@ def own_policy(draft: Draft | Mapping[str, object], of_pair: str, known: Iterabl
 
     Args:
         draft: The experiment before its values are checked; it sets ``engine_code``.
-        of_pair: The local scheduler that the experiment's ``scheduler`` contains.
+        of_pair: The local scheduler of the pair ``router+local`` that ``scheduler`` names.
         known: Names of the scheduling policies that engines implement.
     """
     if "local" in draft:

@@ -115,7 +115,7 @@ def json_file(file: Traversable, shown: str, *, strict: bool = False) -> Any:
     """Return the value of a file that contains a single JSON text.
 
     If ``strict`` is True, NaN, infinities and numbers too large for a float are refused. Raises
-    DataError, which names the wrong line.
+    DataError with the line of the mistake.
     """
     return parsed(read_whole(file, shown), shown, several_lines=True, strict=strict)
 
@@ -344,7 +344,7 @@ def bundled_names(folder: Traversable) -> list[str]:
 
 
 def file_of(kind: str, ref: str, folder: Traversable) -> tuple[Traversable, str]:
-    """Find a file by its path or by its name in ``folder``; return it with a name for messages.
+    """Find a file by path or by name in ``folder``; return the file and its name in messages.
 
     Raises UsageError for a name that ``folder`` does not contain.
     """

@@ -1,4 +1,4 @@
-"""New directories with their parent folders, and the lock on the folder of a run."""
+"""Creation of directories for results, and a lock on the directory of a run."""
 
 from __future__ import annotations
 

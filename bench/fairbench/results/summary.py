@@ -87,7 +87,7 @@ def cluster_name(described: Mapping[str, Any]) -> str:
 def scheduler_name(described: Mapping[str, Any], *, detector: bool = False) -> str:
     """Return the scheduler's name in an experiment or summary, with the gateway's name, if any.
 
-    If ``detector`` is true, the name of the gateway's saturation detector is added.
+    If ``detector`` is True, the name also contains the gateway's saturation detector.
     """
     name = str(described["scheduler"])
     if described.get("eviction") is not None:
@@ -133,7 +133,7 @@ def code_name(code: Mapping[str, Any]) -> str:
 
 
 def is_same_code(code: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two runs used the same engine code, by engine, version and files.
+    """Return whether two runs used equal engine code: engine, version and hash of the files.
 
     Git commits are not compared, because different commits may contain equal scheduler files.
     """
@@ -200,7 +200,7 @@ class Value(NamedTuple):
 
     @property
     def exact(self) -> Fraction:
-        """Return the exact value of the decimal number in the summary, as a fraction.
+        """Return the decimal number ``raw`` as an exact fraction.
 
         Raises DataError if the value is a text.
         """
@@ -252,7 +252,7 @@ def more_is_better(metric: str, known: Collection[str]) -> bool:
     """Return whether a higher value of a metric is better.
 
     ``known`` contains the keys of all summaries that are compared. Raises UsageError if the metric
-    is unknown, or if neither direction is better.
+    is unknown, or if neither higher nor lower values are better.
     """
     if metric not in known:
         ours = metric.startswith(CLIENTS)

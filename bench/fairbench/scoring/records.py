@@ -37,7 +37,7 @@ from fairbench.scoring.states import SIGNS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
-    """Request records as tables, with client names and facts about the records.
+    """Request records from files: tables, client names, and the following properties.
 
     - ``last_token_s`` is the time of each request's last token in seconds, or NaN if unknown.
     - ``knows_admission`` is True if every answered request has an admission time.
@@ -90,7 +90,7 @@ def read_scored(
     Args:
         paths: The files.
         layout: The name of the files' format, one of ``LAYOUTS``, or None to detect the format.
-        names: Names of columns by field, for columns that are not recognised.
+        names: The column name of each field whose column is not recognised.
         line: The number of the line with the column names, from 1, or None to detect the line.
         unit_s: The unit of times, such as 0.001 for ms; None means the file's stated unit, or 1 s.
         registered: Clients that exist even if they sent no request. Registered clients come first,
