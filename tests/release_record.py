@@ -78,8 +78,8 @@ FEATURES = """
 ## Features
 
 This table states for each feature of the engines whether the plugin supports the feature, and how
-the feature was tested. If a server's flags switch on a refused feature, the server prints one line
-with the flag and the reason, and exits with code 2 before it loads a model.
+the feature was tested. A server that refuses a feature prints one line with the flag and the
+reason, and exits with code 2 before it loads a model.
 
 Tests on *SGLang's own classes* run SGLang's scheduler, batch, policy and cache without a model
 (`tests/sim/test_sim_sglang_features.py`). Tests on *vLLM's own classes* run vLLM's scheduler and KV
