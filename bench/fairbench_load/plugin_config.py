@@ -174,8 +174,8 @@ def config_from(environment: Mapping[str, str]) -> PluginConfig:
         )
     if local_class(local).decodes_first is not None:
         raise UsageError(
-            f"{LOCAL} = {local!r}: chooses between prompts and decoding, which only the simulated "
-            "SGLang supports; name another scheduler"
+            f"{LOCAL} = {local!r}: chooses between prefill and decode steps, which only the "
+            "simulated SGLang supports; name another scheduler"
         )
     settings = read_variable(environment, SETTINGS, f'{{"{local}.PARAM": VALUE}}')
     shape = '{"policy": "POLICY", "clients": ["CLIENT"]}'
@@ -213,8 +213,8 @@ def check_classes(flag: str, config: PluginConfig) -> None:
     """Raise UsageError if memory shares are combined with ``flag``, which adds priority classes."""
     if config.shares_memory:
         raise UsageError(
-            f"{flag} is not supported with {SHARE}: each class of priority has its own queue, and "
-            f"{SHARE} decides over a single queue"
+            f"{flag} is not supported with {SHARE}: each priority class has its own queue, but "
+            f"{SHARE} needs a single queue"
         )
 
 

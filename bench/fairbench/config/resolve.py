@@ -253,7 +253,7 @@ def check_sessions(spec: ExperimentSpec) -> None:
         raise UsageError(
             f"gateway = {spec.gateway!r}: the gateway decides by session, but every program of "
             f"the workload {spec.workload.name} is one request; choose a workload with sessions, "
-            "such as sessions, agent or tool-use, or a trace that names sessions"
+            "such as 'sessions', 'agent' or 'tool-use', or a trace that names sessions"
         )
 
 
