@@ -218,7 +218,9 @@ class GenerateApi(Api):
             raise bad_request(SEVERAL)
         sampling = self._sampling_of(reader)
         if sampling.n not in (None, 1):
-            raise bad_request("sampling_params: n: must be 1; use /v1/completions for more")
+            raise bad_request(
+                "sampling_params: n: must be 1; use /v1/completions for several outputs"
+            )
         if body.input_ids is not None:
             ids = reader.listed_ids(body.input_ids)
         elif body.text is not None:

@@ -152,7 +152,7 @@ def test_flags_of_a_server_are_settings_of_the_code(engine, flags, settings):
         ("vllm", ["--enable-prefix-caching=1"], {}, "--enable-prefix-caching takes no value"),
         ("vllm", ["--max-num-seqs", "--watermark=0"], {}, "--max-num-seqs needs a value"),
         ("sglang", ["--max-running-requests=0"], {}, "engine.max_running_requests = 0: "),
-        ("sglang", ["8"], {}, "unknown server_args with engine_code for sglang '8'"),
+        ("sglang", ["8"], {}, "unknown flag in server_args for engine_code of sglang '8'"),
         (
             "sglang",
             ["--max-running-requests=8"],

@@ -167,7 +167,7 @@ def test_runs_of_a_code_that_changed_meanwhile_are_not_compared(sweep):
     sweep.finish("fcfs")
     sweep.engine.policy.write_text("ORDER = 2\n")
     sweep.finish("mine")
-    with pytest.raises(DataError, match=r"was decided by sglang .* of the same Python; keep"):
+    with pytest.raises(DataError, match=r"used sglang .* with the same Python; keep"):
         compare_sweep(sweep.store.path)
 
 

@@ -137,7 +137,7 @@ def test_an_unsuitable_node_is_named(cluster, monkeypatch):
     assert re.match(r"node [\d.]+: server_python .* has no no_such_engine", said)
     ours = ServerPython(("fairbench",), "it", "NO_SUCH_PYTHON")
     said = refused(launcher(cluster), Wanted(1, ours, gpus=2))
-    assert re.match(r"node \[\d\.\]\+: Ray has no GPU on this node, and tp = 2 needs one", said)
+    assert re.match(r"node \[\d\.\]\+: Ray has no GPU on this node, but tp = 2 needs GPUs", said)
     here = launchers.versions()
     monkeypatch.setattr(launchers, "versions", lambda: {**here, "numpy": "0.1"})
     said = refused(launcher(cluster), Wanted(1))

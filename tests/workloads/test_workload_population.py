@@ -84,7 +84,7 @@ class TestSizes:
             ({"heavy": 2}, "heavy and heavy_share must be given together"),
             (
                 {"heavy": 6, "heavy_share": 0.5},
-                "scenarios.s1.sizes: heavy = 6: must be below the 6",
+                "scenarios.s1.sizes: heavy = 6: must be below 6, the",
             ),
         ],
     )

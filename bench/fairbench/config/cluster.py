@@ -404,7 +404,7 @@ def _check_plugged_in(policy: str, settings: Mapping[str, Any]) -> None:
         (not scheduler.work_conserving, "may wait although there is room"),
         (scheduler.sort_queue is not None, "is a model of an engine's own policy"),
         (scheduler.pass_s is not None, "models the time of a pass"),
-        (scheduler.decodes_first is not None, "chooses between prompts and decoding"),
+        (scheduler.decodes_first is not None, "chooses between prefill and decode steps"),
     ):
         if does:
             raise UsageError(

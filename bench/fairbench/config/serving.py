@@ -242,7 +242,7 @@ def check_order(
 def _check_choice(
     backend: Chosen, engine: str | None, local: str, settings: Mapping[str, Any]
 ) -> None:
-    said = f"local = {local!r}: chooses between prompts and decoding"
+    said = f"local = {local!r}: chooses between prefill and decode steps"
     if not _has_profile(backend) or (engine or DEFAULT_ENGINE) != DEFAULT_ENGINE:
         raise UsageError(f"{said}, which only the simulated {DEFAULT_ENGINE} supports").of(
             "local", "scheduler", "engine", "backend.kind"

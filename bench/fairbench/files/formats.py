@@ -405,7 +405,7 @@ def _unusable(value: Any, key: str) -> Iterator[tuple[str, str]]:
             yield from _unusable(inner, key)
     elif isinstance(value, int):
         if value not in INTEGERS:
-            yield key, "an integer must fit 64 bits"
+            yield key, "an integer must fit into 64 bits"
     elif not isinstance(value, str | float):
         yield key, f"must not be a date or a time ({value})"
 

@@ -162,7 +162,7 @@ def _with_plugins(group: str) -> Mapping[str, str]:
         # `--set NAME.PARAM` would be ambiguous if a router and a local scheduler had the same name.
         if name in found or name in LOCALS or name in ROUTERS:
             raise UsageError(
-                f"the name {name!r} of {value} is also that of another scheduler; rename {value}"
+                f"the name {name!r} of the scheduler {value} is already in use; rename it"
             )
         found[name] = value
     return found

@@ -330,8 +330,8 @@ def read_answers(path: Path) -> tuple[Floats, Floats, Floats, Floats, Floats]:
     known = (output > 1) & (last > first) & (prompt > 0)
     if not known.any():
         raise DataError(
-            f"{path}: no request has token counts, a time to first token and an end after it; "
-            "run the benchmark with streaming, and save the results of each request"
+            f"{path}: no request has a time to first token, an end after the first token, and "
+            "token counts; run the benchmark with streaming, and save each request's results"
         )
     new = np.maximum(1.0, prompt - np.nan_to_num(rows["cached_tokens"]))
     return first[known], last[known], prompt[known], new[known], output[known]

@@ -296,8 +296,8 @@ SCHEMAS: tuple[Schema, ...] = (
     ),
     Schema(Single.kind, "{instruction, input, output}", ("instruction",), _instruction),
     Schema(Agent.kind, "{traj: [{role, content}]}", ("traj",), _trajectory),
-    Schema(Judge.kind, "{text} or a text", ("text",), _only("text")),
-    Schema(Single.kind, "a text", ("text",), _only("text")),
+    Schema(Judge.kind, "{text} or a string", ("text",), _only("text")),
+    Schema(Single.kind, "a string", ("text",), _only("text")),
     Schema(Agent.kind, "a text of a ReAct trajectory", ("text",), _react),
 )
 
