@@ -98,7 +98,7 @@ def summary(whole_summary):
         (["--max-running-requests", "9" * 20], "engine.max_running_requests = 9999"),
         (
             ["--set", f"dlpm.quantum={'9' * 20}"],
-            "dlpm.quantum = 99999999999999999999: must fit into",
+            "dlpm.quantum = 99999999999999999999: must fit into 64",
         ),
         (["--set", "vct.charge=input"], "and 105 others. Did you mean 'vtc'?"),
         (["--goodput", ","], "--goodput ,: write [NAME.]LATENCY:TIME"),

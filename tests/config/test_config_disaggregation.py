@@ -103,7 +103,9 @@ def test_dp_is_refused_with_prefill_or_decode_even_if_the_sum_is_right():
     assert "dp = 3" in message({}, {}, {"dp": 3, **SIDES})
     assert "'bandwith_gb_s'" in message(SIDES, {f"{PART}.bandwith_gb_s": 2})
     reserve = {f"{PART}.reserve": "admission"}
-    assert "because engine vllm reserves memory" in message({**SIDES, "engine": "vllm"}, reserve)
+    assert "not supported by engine vllm, which cannot reserve" in message(
+        {**SIDES, "engine": "vllm"}, reserve
+    )
     ahead = {"vllm.async_scheduling": True}
     says = "vllm.async_scheduling = True: must be unset if prefill and decode are set"
     assert says in message({**SIDES, "engine": "vllm"}, ahead)

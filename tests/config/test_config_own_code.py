@@ -145,7 +145,7 @@ def test_flags_of_a_server_are_settings_of_the_code(engine, flags, settings):
 @pytest.mark.parametrize(
     ("engine", "flags", "settings", "message"),
     [
-        ("sglang", ["--lora-paths", "x"], {}, "engine_code for sglang '--lora-paths': choose from"),
+        ("sglang", ["--lora-paths", "x"], {}, "engine_code of sglang '--lora-paths': choose from"),
         ("sglang", ["--max-num-seqs", "8"], {}, "'--max-num-seqs': choose from --chunked-prefill"),
         ("vllm", ["--max-num-seq", "8"], {}, "Did you mean '--max-num-seqs'?"),
         ("vllm", ["--no-block-size"], {}, "'--no-block-size': choose from --block-size"),

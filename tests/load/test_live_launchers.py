@@ -119,7 +119,7 @@ def test_hosts_with_other_versions_are_refused(monkeypatch):
     alike = {"host a": here | {"sglang": "1"}, "host b": here | {"sglang": "1"}}
     launchers.check_alike(alike, engine)
     other = {"host a": here | {"sglang": "1"}, "host b": here | {"sglang": "2"}}
-    with pytest.raises(UsageError, match=r"host b has sglang 2, and on host a it is 1: servers"):
+    with pytest.raises(UsageError, match=r"sglang is 2 on host b, but 1 on host a; install"):
         launchers.check_alike(other, engine)
     foreign = {"host a": here | {"Python": "2.7"}}
     launchers.check_alike(foreign, engine)  # an engine has its own Python

@@ -153,7 +153,7 @@ class TestWrongFiles:
             (
                 "long-qa",
                 [{"text": "a", "qs": []}],
-                r"the records \(.*text\} or a string\) fit programs of kind judge",
+                r"the records \(.*text\} or a string\) are for programs of kind judge",
             ),
             ("long-qa", [{"title": "a", "qa": []}], r"line 1: missing field 'text'"),
             ("long-qa", [{"text": "a", "qa": []}], r"line 1: field 'qa': must not be empty"),

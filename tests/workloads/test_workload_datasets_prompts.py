@@ -111,7 +111,7 @@ def test_a_request_has_its_prompt_and_its_answer_or_a_drawn_one(tmp_path):
         ({"instruction": "a", "input": {"b": 1}}, {}, "field 'input': must be a string"),
         ({"prompt": "a"}, {"prompt": "q"}, "line 1: missing field 'q'"),
         ({"q": {"a": 1}}, {"prompt": "q.b"}, "line 1: missing field 'q.b'"),
-        ({"history": []}, {}, "fit programs of kind chat"),
+        ({"history": []}, {}, "are for programs of kind chat"),
     ],
 )
 def test_wrong_records_are_refused_in_one_line(record, names, error, tmp_path):

@@ -134,7 +134,7 @@ class TestGroups:
 
     @pytest.mark.parametrize("name", ["client-3..1", "client-0..1000"])
     def test_a_wrong_range_is_named(self, name):
-        with pytest.raises(ValueError, match=f"{name}'?: must ascend"):
+        with pytest.raises(ValueError, match=f"{name}'?: must be an ascending range"):
             spec(SMALL.replace("[scen", f'client_weights = {{ "{name}" = 2.0 }}\n[scen'))
 
 

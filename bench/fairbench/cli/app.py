@@ -87,7 +87,7 @@ _OWN: Mapping[str, Command] = {
     ),
     "workload": _own(
         SIMULATE,
-        "Check a workload file, and compute the load that it puts on a cluster.",
+        "Check a workload file, and compute its load on a cluster.",
         "workload:workload",
     ),
     "list": _own(

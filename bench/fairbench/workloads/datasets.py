@@ -447,8 +447,8 @@ def _fitting(record: dict[str, Any], kind: str) -> Schema:
     if schema is not None:
         other = ", as --workload prompts does" if schema.kind == Single.kind else ""
         raise ValueError(
-            f"the records ({schema.shape}) fit programs of kind {schema.kind}{other}, but this "
-            f"workload's kind, {kind}, needs {wanted}{NAMED if kind == Single.kind else ''}"
+            f"the records ({schema.shape}) are for programs of kind {schema.kind}{other}, but this "
+            f"workload runs kind {kind}, which needs {wanted}{NAMED if kind == Single.kind else ''}"
         )
     marks = nearest_schema(record, kind).marks
     missing = next(mark for mark in marks if mark not in record)
