@@ -258,12 +258,18 @@ def test_gpus_are_recognised_by_other_names(text, name):
 @pytest.mark.parametrize(
     ("client", "complaint"),
     [
-        (CLIENT.replace("4 2 ", "0 2 "), "option --branches: must be whole numbers of at least 1"),
-        (CLIENT.replace("4 2 ", "1.5 2 "), "option --branches: must be whole numbers"),
-        (CLIENT.replace("3 programs", "2 programs"), "'user0' has 3 latencies of 2 programs"),
+        (
+            CLIENT.replace("4 2 ", "0 2 "),
+            "option --branches: its values must be whole numbers of at least 1",
+        ),
+        (CLIENT.replace("4 2 ", "1.5 2 "), "option --branches: its values must be whole numbers"),
+        (
+            CLIENT.replace("3 programs", "2 programs"),
+            "'user0' has 3 latencies, but only 2 programs",
+        ),
         (CLIENT.replace("1,000 tokens", "10 tokens"), "'average N tokens', with N at least 34"),
         (CLIENT.replace("1,000 tokens", ", tokens"), "'average N tokens', with N at least 34"),
-        (f"{CLIENT} --dp 0", "option --dp: must be whole numbers of at least 1"),
+        (f"{CLIENT} --dp 0", "option --dp: its values must be whole numbers of at least 1"),
     ],
 )
 def test_an_impossible_client_is_named(client, complaint):
@@ -283,7 +289,9 @@ def test_users_are_in_the_order_of_their_numbers():
 
 def test_a_server_without_a_pool_is_refused():
     server = SERVER.replace("--max-total 20000", "--max-total 0")
-    with pytest.raises(DataError, match="option --max-total-tokens: must be whole numbers"):
+    with pytest.raises(
+        DataError, match="option --max-total-tokens: its values must be whole numbers"
+    ):
         program_run(programs(server=server), "f")
 
 

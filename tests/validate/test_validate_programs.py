@@ -63,7 +63,10 @@ def test_the_command_lines_are_parsed():
             "field 'server' must be a comma-separated list with the name of the LLM: choose from",
         ),
         ({"flags": "--Q 5"}, "must contain the option --schedule-policy"),
-        ({"client": CLIENT.replace("2 4", "2 x")}, "option --intervals: must be numbers"),
+        (
+            {"client": CLIENT.replace("2 4", "2 x")},
+            "option --intervals: its values must be numbers",
+        ),
         (
             {"client": CLIENT.replace("4 2 ", "4 2 2 ")},
             "must have one value for each of the 2 users",

@@ -104,7 +104,7 @@ def test_a_missing_column_is_named(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
-    [(b"", "no records"), (b"{", "line 1: not JSON"), (b"\xff\n", "cannot be read")],
+    [(b"", "no records"), (b"{", "line 1: not JSON"), (b"\xff\n", "is not UTF-8 text")],
 )
 def test_a_bad_file_is_named(tmp_path, content, complaint):
     path = tmp_path / "runs.jsonl"
