@@ -247,7 +247,7 @@ class Mine(LocalScheduler):
         ("return request", "select returned Request"),
         (
             "if request.client == 'client-0': yield request",
-            "local scheduler mine: stopped offering requests; 7 requests still wait after .* although",
+            "local scheduler mine: stopped offering requests; 7 requests still wait .* although",
         ),
         ("yield self.nope", "mine.py, line 17, in select: AttributeError: 'Mine' object has no"),
         (
