@@ -318,7 +318,7 @@ class RayLauncher:
                 had = "no room for all" if wanted.spread else f"room for only {placing.placed}"
                 raise RunFailed(
                     f"{wanted.asked.format(wanted.replicas)}: the Ray cluster at {self._address} "
-                    f"still had {had} after {timeout_s:g} s; each server needs {placing.needs}"
+                    f"still had {had} after {timeout_s:g} s; each process needs {placing.needs}"
                 )
         raise KeyboardInterrupt
 

@@ -105,5 +105,5 @@ def test_more_drivers_than_the_cluster_holds_are_refused(cluster):
         pass
     assert f"{caught.value}" == (
         f"--drivers 3: the Ray cluster at {cluster.address} still had no room for all after 20 s; "
-        "each needs 1 CPU"
+        "each process needs 1 CPU"
     )
