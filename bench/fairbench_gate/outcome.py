@@ -214,8 +214,8 @@ def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -
     """
     if not texts and not all(pair.simulated for pair in pairs):
         raise UsageError(
-            "--fail-if is missing: only simulated runs give the same results each time, so "
-            "other runs need a limit for each metric"
+            "--fail-if is missing: runs on real servers need a limit for each metric, because "
+            "only simulated runs give the same results each time"
         )
     summaries = [summary for pair in pairs for summary in (*pair.before, *pair.after)]
     known = {key for summary in summaries for key in values_of(summary)}

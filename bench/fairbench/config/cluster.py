@@ -63,7 +63,7 @@ def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | Non
     for key, other in (SIDES, SIDES[::-1]):
         if other not in sides:
             raise UsageError(
-                f"{key} = {sides[key]!r}: needs {other}, too, the number of {other} replicas"
+                f"{key} = {sides[key]!r}: needs {other}, the number of {other} replicas, too"
             )
     whole = 0
     for key, number in sides.items():
@@ -75,15 +75,15 @@ def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | Non
     what = f"prefill = {sides['prefill']}"
     if backend is not None:
         raise UsageError(
-            f"{what}: not supported by backend {backend.kind}; only simulated replicas support "
-            "prefill and decode"
+            f"{what}: not supported by backend {backend.kind}; only simulated clusters can have "
+            "separate prefill and decode replicas"
         )
     if (engine or DEFAULT_ENGINE) not in ENGINES:
         choices = " or ".join(ENGINES)
         raise UsageError(f"{what}: not supported by engine {engine}; engine must be {choices}")
     for key in APART:
         if draft.get(key) is not None:
-            raise UsageError(f"{key} = {draft[key]!r}: cannot be combined with prefill and decode")
+            raise UsageError(f"{key} = {draft[key]!r}: must be unset if prefill and decode are set")
     if whole > MAX_REPLICAS:
         raise UsageError(
             f"{what}, decode = {sides['decode']}: the sum must be at most {MAX_REPLICAS}"
@@ -122,12 +122,12 @@ def cluster_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
 def check_disaggregated(engine: str | None, settings: Mapping[str, Any]) -> None:
     """Raise UsageError for settings that are not supported in a disaggregated cluster."""
     if settings.get(key := "vllm.async_scheduling"):
-        raise UsageError(f"{key} = True: cannot be combined with prefill and decode")
+        raise UsageError(f"{key} = True: must be unset if prefill and decode are set")
     key = f"{DISAGGREGATION}.reserve"
     if settings.get(key) == "admission" and (engine or DEFAULT_ENGINE) != DEFAULT_ENGINE:
         raise UsageError(
-            f"{key} = 'admission': not supported, because engine {engine} reserves memory only "
-            "after a prompt is computed"
+            f"{key} = 'admission': not supported by engine {engine}, which cannot reserve a decode "
+            "replica's memory before the prompt is computed"
         )
 
 
@@ -404,7 +404,7 @@ def _check_plugged_in(policy: str, settings: Mapping[str, Any]) -> None:
         (not scheduler.work_conserving, "may wait although there is room"),
         (scheduler.sort_queue is not None, "is a model of an engine's own policy"),
         (scheduler.pass_s is not None, "models the time of a pass"),
-        (scheduler.decodes_first is not None, "chooses between prompts and decoding"),
+        (scheduler.decodes_first is not None, "chooses between prefill and decode steps"),
     ):
         if does:
             raise UsageError(

@@ -164,7 +164,7 @@ def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> Ex
         raise UsageError(explain(error)).of(*keys_of(error)) from None
     for key, value in {**draft, **draft.settings}.items():
         if isinstance(value, int) and value not in INTEGERS:
-            raise UsageError(f"{key} = {value}: must fit 64 bits").of(key)
+            raise UsageError(f"{key} = {value}: must fit into 64 bits").of(key)
     with about(*SENT):
         check_size(spec)
         check_sessions(spec)
@@ -253,7 +253,7 @@ def check_sessions(spec: ExperimentSpec) -> None:
         raise UsageError(
             f"gateway = {spec.gateway!r}: the gateway decides by session, but every program of "
             f"the workload {spec.workload.name} is one request; choose a workload with sessions, "
-            "such as sessions, agent or tool-use, or a trace that names sessions"
+            "such as 'sessions', 'agent' or 'tool-use', or a trace that names sessions"
         )
 
 

@@ -137,8 +137,8 @@ def check_run_options(
         raise UsageError(f"--drivers {drivers}: must be at most the number of clients, {clients}")
     if spec.backend.max_concurrency is not None:
         raise UsageError(
-            "--max-concurrency cannot be combined with --drivers: drivers do not count the "
-            "requests in flight of each other"
+            "--max-concurrency cannot be combined with --drivers: drivers do not count "
+            "one another's requests in flight"
         )
 
 
@@ -242,7 +242,7 @@ def check_order(
 def _check_choice(
     backend: Chosen, engine: str | None, local: str, settings: Mapping[str, Any]
 ) -> None:
-    said = f"local = {local!r}: chooses between prompts and decoding"
+    said = f"local = {local!r}: chooses between prefill and decode steps"
     if not _has_profile(backend) or (engine or DEFAULT_ENGINE) != DEFAULT_ENGINE:
         raise UsageError(f"{said}, which only the simulated {DEFAULT_ENGINE} supports").of(
             "local", "scheduler", "engine", "backend.kind"
@@ -321,8 +321,8 @@ def _scheduling(backend: Chosen, draft: Mapping[str, object]) -> dict[str, str]:
 def _check_router(backend: Chosen, router: str) -> None:
     if _has_external_router(backend) and router != EXTERNAL:
         raise UsageError(
-            f"router = {router!r}: cannot be set with router_command, which starts "
-            "another router; name the local scheduler with --local"
+            f"router = {router!r}: cannot be combined with router_command, which starts its own "
+            "router; leave the router out, and name only the local scheduler with --local"
         )
     if router == EXTERNAL and not _has_external_router(backend):
         raise UsageError(

@@ -168,7 +168,7 @@ def _unknown_owner(owner: str, workload: WorkloadSpec, known: Mapping[str, type]
             f"{owner} is a pair of router and local scheduler: set the parameters of "
             f"{params_owner(router)} or of {local} instead"
         )
-    return unknown_name("part in a setting", owner, {*known, workload.name, *workload_names()})
+    return unknown_name("prefix of a setting", owner, {*known, workload.name, *workload_names()})
 
 
 def _checked_defaults(
@@ -178,6 +178,6 @@ def _checked_defaults(
     defaults = current_keys(workload.scheduler_settings(scenario))
     for owner in _owners(defaults):
         if owner not in known:
-            raise unknown_name(f"part in the settings of workload {workload.name}", owner, known)
+            raise unknown_name(f"prefix of a setting in workload {workload.name}", owner, known)
         params.check_names(owner, known[owner], params.own_settings(owner, defaults))
     return defaults

@@ -192,7 +192,7 @@ class ExperimentSpec(BaseModel):
             raise Conflict(str(error), "goodput", "clients", "workload") from None
         if self.gpu == NO_PROFILE and any(one.of_alone for one in targets.values()):
             alone = (
-                "goodput: a target in x (a multiple of the latency on an idle replica) needs "
+                "goodput: a target such as 3x (3 times the latency on an idle replica) needs "
                 "a timing profile; give a time, such as 500ms"
             )
             raise Conflict(alone, "goodput")

@@ -298,7 +298,7 @@ def drawn(cells: Sequence[SchedulerResults], kind: str) -> Figure:
         raise UsageError("kind 'cdf': needs result_dir, because latencies are read from saved runs")
     if kind == "parameter" and not axes_of(cells):
         raise UsageError(
-            "kind 'parameter': needs a sweep over the values of a parameter, a load or replicas"
+            "kind 'parameter': needs a sweep over a parameter, the load or the number of replicas"
         )
     check_drawable()
     with paper_style():

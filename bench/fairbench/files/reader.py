@@ -170,7 +170,7 @@ def decoded(data: bytes, where: str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        raise DataError(f"{where}: cannot be read: not UTF-8 text: save it as UTF-8") from None
+        raise DataError(f"{where}: is not UTF-8 text; save it as UTF-8") from None
 
 
 class Unpacked(io.RawIOBase):

@@ -156,7 +156,7 @@ def nanoseconds(value: Any, unit: str) -> int:
     else:
         found = number * UNITS[unit] if isinstance(number, int) else round(number * UNITS[unit])
     if abs(found) >= _LARGEST:
-        raise ValueError(f"{value!r} is out of the range of times")
+        raise ValueError(f"{value!r} is out of range; times must be within 146 years of 0 or 1970")
     return found
 
 

@@ -164,7 +164,7 @@ def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
     pool, rules = profile.pool, NEWEST if params.release is None else RULES[params.release]
     if params.enable_mixed_chunk and rules != NEWEST:
         raise UsageError(
-            "engine.enable_mixed_chunk = True: simulated with the rules of 0.5.23 only; leave out "
+            "engine.enable_mixed_chunk = True: simulated only as in SGLang 0.5.23; leave out "
             f"engine.release = {params.release!r}"
         )
     chunk = params.chunked_prefill_size or pool.chunked_prefill_size

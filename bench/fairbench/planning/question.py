@@ -305,7 +305,7 @@ class Clusters:
         """Return the workload's default number of users, and the largest number to try."""
         if self.load.rate is None:
             raise UsageError(
-                f"--max {USERS}: a trace has its own clients; name a workload with --workload"
+                f"--max {USERS}: not supported with a trace; name a workload with --workload"
             )
         own = {"scheduler": first.scheduler, "gpu": first.gpu, "dp": self.question.low}
         usual = experiment({**self._flags, **own}, self.question.settings).clients
@@ -394,7 +394,7 @@ def _check_most(question: PlanQuestion) -> None:
         raise UsageError(f"--max {question.most}: must be {USERS}")
     if question.low != question.high:
         raise UsageError(
-            f"--dp {question.low}..{question.high}: --max {USERS} needs one number of replicas, "
+            f"--dp {question.low}..{question.high}: must be a single number with --max {USERS}, "
             "such as --dp 4"
         )
     if question.every:

@@ -119,8 +119,8 @@ def _check_header(names: list[str], shown: str) -> None:
     prose = len(names) == 1 and names[0].count(" ") >= 3
     if prose or any(_is_time(name) for name in names):
         raise DataError(
-            f"{shown}, line 1: {shortened(repr(printable(names[0])))}: must be a line of column "
-            "names, such as time,client,input_tokens,output_tokens: add that line, or write the "
+            f"{shown}, line 1: {shortened(repr(printable(names[0])))}: line 1 must list the column "
+            "names, such as time,client,input_tokens,output_tokens; add this line, or write the "
             "log as JSON lines"
         )
 

@@ -331,8 +331,8 @@ def _lines(files: Sequence[Path]) -> list[BoardLine]:
             if (other := seen.setdefault((line.place, line.seed), file)) != file:
                 what = f"seed {line.seed} of {line.place} is in {other} too"
                 raise DataError(
-                    f"{file}: {what}; a seed of a configuration must be in a single file, "
-                    "because the best total of a seed is computed from one file"
+                    f"{file}: {what}; the runs of a configuration with the same seed must be in "
+                    "a single file, because only the runs of one file are compared"
                 )
         lines += read
     return lines

@@ -318,9 +318,9 @@ def _check_one_code(runs: Iterable[ComparedRun]) -> None:
         other = first.setdefault((run.experiment.get(ENGINE_CODE), code["engine"]), run)
         if not is_same_code(code, before := other.summary[ENGINE_CODE]):
             raise DataError(
-                f"{other.run.path} was decided by {code_name(before)}, and {run.run.path} by "
-                f"{code_name(code)} of the same Python; keep the runs of one of them, or compare "
-                "their directories"
+                f"{other.run.path} used {code_name(before)}, but {run.run.path} used "
+                f"{code_name(code)} with the same Python; keep the runs of one engine code, or "
+                "compare the directories"
             )
 
 

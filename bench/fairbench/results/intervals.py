@@ -88,7 +88,7 @@ def t_interval(
     ValueError if there are no values.
     """
     if not values:
-        raise ValueError("an interval needs at least one value")
+        raise ValueError("a confidence interval needs at least one value")
     if len(values) == 1:
         return MeanInterval(float(values[0]), None, None)
     average = fsum(values) / len(values)

@@ -124,6 +124,6 @@ def run_folder(directory: Path, name: str = FOLDER) -> Iterator[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(
-                f"{directory}: another process still runs this run; wait for its end"
+                f"{directory}: another process is executing this run; wait until it ends"
             ) from None
         yield folder

@@ -379,7 +379,7 @@ def check_metrics_of(keys: Iterable[str], specs: Sequence[ExperimentSpec], optio
         entry = catalogue.metric_of(key)
         if entry is None or entry.better is Better.NEITHER:
             raise UsageError(
-                f"{option} {name}: has no better direction; choose a metric with a better direction"
+                f"{option} {name}: neither higher nor lower is better; choose another metric"
             )
         reasons = [why_missing(key, spec) for spec in specs]
         if reasons and all(reasons):

@@ -207,7 +207,7 @@ class Value(NamedTuple):
         try:
             return Fraction(str(self.raw))
         except ValueError:
-            raise DataError(f"{self.raw!r} in a summary: must be a number") from None
+            raise DataError(f"metric value {self.raw!r} in a summary: must be a number") from None
 
     @property
     def text(self) -> str:
@@ -260,7 +260,7 @@ def more_is_better(metric: str, known: Collection[str]) -> bool:
         raise unknown_name("metric", metric, filter(_has_a_worse_side, alike))
     if not _has_a_worse_side(metric):
         raise UsageError(
-            f"metric {metric!r}: has no better direction; choose a metric with a better direction"
+            f"metric {metric!r}: neither higher nor lower is better; choose another metric"
         )
     return _better(metric) is Better.MORE
 

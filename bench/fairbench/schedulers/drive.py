@@ -88,7 +88,7 @@ def drive(
             raise
         name = _selection_name(selection)
         raise RunFailed(
-            f"{name} yielded {shortened(repr(candidate))}, which does not wait"
+            f"{name} yielded {shortened(repr(candidate))}, which is not a waiting request"
         ) from error
     finally:
         selection.close()
@@ -101,7 +101,7 @@ def first_candidate(selection: Selection) -> Request | Preempt | None:
     """
     if not hasattr(selection, "send"):
         raise RunFailed(
-            f"select returned {shortened(repr(selection))}: must be a generator, which yields "
+            f"select returned {shortened(repr(selection))}: must be a generator that yields "
             "waiting requests"
         )
     try:
@@ -122,7 +122,7 @@ def _checked_candidate(selection: Selection, candidate: Request | Preempt) -> Re
     if not isinstance(candidate, (Request, Preempt)):
         raise RunFailed(
             f"{_selection_name(selection)} yielded "
-            f"{shortened(repr(candidate))}: must be a waiting request or a Preempt"
+            f"{shortened(repr(candidate))}: must be a waiting request or a 'Preempt' object"
         )
     return candidate
 

@@ -168,6 +168,6 @@ def load_cap(setting: str | int | None, costs: CostModel) -> LoadCap:
     if units is None:
         raise UsageError(
             f"load_cap = {setting!r}: needs a timing profile, because the time of a decode "
-            "step is not known here"
+            "step is unknown without it"
         )
     return LoadCap(setting, units)

@@ -156,13 +156,13 @@ def _with_plugins(group: str) -> Mapping[str, str]:
     own = [(name, point.value) for name, point in registered(group).items()]
     for path in user_files():
         if not any(schedulers_in(path, VARIABLE, kind) for kind in (LocalScheduler, Router)):
-            raise UsageError(f"{VARIABLE}: {path} has no class of a LocalScheduler or Router")
+            raise UsageError(f"{VARIABLE}: {path} has no subclass of LocalScheduler or Router")
         own += schedulers_in(path, VARIABLE, base).items()
     for name, value in own:
         # `--set NAME.PARAM` would be ambiguous if a router and a local scheduler had the same name.
         if name in found or name in LOCALS or name in ROUTERS:
             raise UsageError(
-                f"two schedulers have the name {name!r}, one of them {value}; rename this scheduler"
+                f"the name {name!r} of the scheduler {value} is already in use; rename it"
             )
         found[name] = value
     return found

@@ -172,8 +172,8 @@ def _check_at_once(columns: FileColumns) -> None:
     if number_of(run.get("request_rate")) != inf or run.get("max_concurrency") is not None:
         raise DataError(
             f"{columns.file}: has no start times (sglang.bench_serving does not record them). "
-            "Without start times, only a run at request_rate inf without max_concurrency can be "
-            "scored; name a column of start times with --map start=NAME"
+            "Without start times, request_rate must be inf and max_concurrency must not be set. "
+            "To score another run, name a column of start times with --map start=NAME"
         )
 
 
@@ -330,8 +330,8 @@ def read_answers(path: Path) -> tuple[Floats, Floats, Floats, Floats, Floats]:
     known = (output > 1) & (last > first) & (prompt > 0)
     if not known.any():
         raise DataError(
-            f"{path}: no request has a time to first token, a later end and token counts; "
-            "run the benchmark with streaming, and save the results of each request"
+            f"{path}: no request has a time to first token, an end after the first token, and "
+            "token counts; run the benchmark with streaming, and save each request's results"
         )
     new = np.maximum(1.0, prompt - np.nan_to_num(rows["cached_tokens"]))
     return first[known], last[known], prompt[known], new[known], output[known]

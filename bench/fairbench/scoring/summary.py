@@ -76,7 +76,7 @@ def scored_summary(
     targets = named_targets(goodput or {}, scored.clients)
     if any(one.of_alone for one in targets.values()):
         raise UsageError(
-            "--goodput: a target in x (a multiple of the latency on an idle replica) needs a "
+            "--goodput: a target such as 3x (3 times the latency on an idle replica) needs a "
             "timing profile; give a time, such as 500ms"
         )
     facts = records.Facts(

@@ -176,6 +176,6 @@ def refuse_stall(cluster: Cluster) -> None:
         if count := worker.queued_count:
             raise RunFailed(
                 f"local scheduler {worker.scheduler.name}: stopped offering requests; {count:,} "
-                f"still wait{'s' if count == 1 else ''} after {cluster.now_s:,.0f} s, although "
-                "nothing runs or arrives any more"
+                f"request{' still waits' if count == 1 else 's still wait'} after "
+                f"{cluster.now_s:,.0f} s, although no request runs or arrives any more"
             )

@@ -77,7 +77,7 @@ def _rows(batch: pa.RecordBatch, log: IntegerTable, where: str, clients: int) ->
     import pyarrow as pa
 
     if not batch.schema.equals(_schema(log.names)):
-        raise DataError(f"{where}: the file is damaged: its columns differ from those of the log")
+        raise DataError(f"{where}: the file is damaged: its columns are not the expected columns")
     try:
         batch.validate(full=True)
     except pa.ArrowException:

@@ -296,8 +296,8 @@ SCHEMAS: tuple[Schema, ...] = (
     ),
     Schema(Single.kind, "{instruction, input, output}", ("instruction",), _instruction),
     Schema(Agent.kind, "{traj: [{role, content}]}", ("traj",), _trajectory),
-    Schema(Judge.kind, "{text} or a text", ("text",), _only("text")),
-    Schema(Single.kind, "a text", ("text",), _only("text")),
+    Schema(Judge.kind, "{text} or a string", ("text",), _only("text")),
+    Schema(Single.kind, "a string", ("text",), _only("text")),
     Schema(Agent.kind, "a text of a ReAct trajectory", ("text",), _react),
 )
 
@@ -424,7 +424,7 @@ def _texts_of_records(
         try:
             table = {"text": record} if isinstance(record, str) else record
             if not isinstance(table, dict):
-                raise ValueError("the record must be a JSON object or a text")
+                raise ValueError("the record must be a JSON object or a string")
             table = renamed(table, names)
             schema = schema or _fitting(table, kind)
             missing = [mark for mark in schema.marks if mark not in table]
@@ -447,8 +447,8 @@ def _fitting(record: dict[str, Any], kind: str) -> Schema:
     if schema is not None:
         other = ", as --workload prompts does" if schema.kind == Single.kind else ""
         raise ValueError(
-            f"records of {schema.shape} are for programs of kind {schema.kind}{other}, but this "
-            f"workload runs kind {kind}, which reads {wanted}{NAMED if kind == Single.kind else ''}"
+            f"the records ({schema.shape}) are for programs of kind {schema.kind}{other}, but this "
+            f"workload runs kind {kind}, which needs {wanted}{NAMED if kind == Single.kind else ''}"
         )
     marks = nearest_schema(record, kind).marks
     missing = next(mark for mark in marks if mark not in record)
@@ -466,7 +466,7 @@ def _file_records(path: str) -> Iterator[tuple[str, Any]]:
             yield from ((f"record {number}", one) for number, one in enumerate(listed, start=1))
             return
         if not isinstance(listed, dict):
-            raise DataError(f"{shown}: must be a JSON list of records, or an object of records")
+            raise DataError(f"{shown}: must be a JSON list or object whose entries are records")
         yield from ((f"entry {name!r}", record) for name, record in listed.items())
     elif plain.endswith(".parquet"):
         for number, row in enumerate(read_parquet(Path(path)).to_pylist(), start=1):

@@ -74,7 +74,7 @@ def first_prompt(program: Job) -> Prompt:
         program.run(probe).send(None)
     except (_FirstCallMadeError, StopIteration):
         return probe.prompt
-    raise AssertionError("a program awaits something that is not a call")
+    raise AssertionError("a program awaits something other than an LLM call")
 
 
 class _Latest:

@@ -167,7 +167,9 @@ class Sizes(FileTable):
             return [part * count / sum(parts) for part in parts]
         heavy, light = self.heavy, count - self.heavy
         if light < 1:
-            raise ValueError(f"heavy = {heavy}: must be below the {count} clients of its group")
+            raise ValueError(
+                f"heavy = {heavy}: must be below {count}, the number of clients of its group"
+            )
         above, below = self.heavy_share / heavy, (1 - self.heavy_share) / light
         return [part * count for part in [above] * heavy + [below] * light]
 
@@ -261,7 +263,7 @@ def names_in(word: str) -> list[str]:
         return [word]
     first, last = int(found[2]), int(found[3])
     if not first <= last < first + MAX_CLIENTS:
-        raise ValueError(f"{word!r}: must ascend, and contain at most {MAX_CLIENTS:,} clients")
+        raise ValueError(f"{word!r}: must be an ascending range of at most {MAX_CLIENTS:,} clients")
     return [f"{found[1]}{number}" for number in range(first, last + 1)]
 
 
@@ -303,7 +305,7 @@ def _client_name(name: str) -> str:
         try:
             _checked_name(part)
         except ValueError as error:
-            raise ValueError(f"{error}; {SEPARATOR} separates tenants") from None
+            raise ValueError(f"{error}; use {SEPARATOR} only between two names") from None
     return name
 
 
@@ -571,8 +573,8 @@ def _check_client_names(spec: WorkloadSpec) -> None:
     named = spec.client_names or ()
     if len(named) > spec.clients:
         raise ValueError(
-            f"client_names: has {len(named)} names, and must have one for each of clients = "
-            f"{spec.clients}"
+            f"client_names: has {len(named)} names, but must have {spec.clients}, one for each "
+            "client"
         )
     for name in named:
         if named.count(name) > 1:
@@ -654,9 +656,7 @@ def _check_padding(where: str, wrong: Misbehaving, count: int) -> None:
     if whose is None:
         return
     if whose in wrong.numbers:
-        raise ValueError(
-            f"{where} = {whose}: must be a client that is not in the same table 'misbehaving'"
-        )
+        raise ValueError(f"{where} = {whose}: must not be a client of the same table 'misbehaving'")
     if whose >= count:
         raise ValueError(f"{where} = {whose}: must be below clients = {count}")
 

@@ -188,7 +188,7 @@ def gpu_charges(name: str, setup: Setup) -> GPUCharges:
     if setup.costs is None:
         raise UsageError(
             f"{name}.charge = {GPU_TIME!r}: needs a timing profile, because the time of "
-            "iterations is not known here; leave charge out"
+            "an iteration is unknown without it; leave charge out"
         )
     return GPUCharges(setup.costs)
 

@@ -97,8 +97,8 @@ def build_gateway(
             )
         if scheduler.decodes_first is not None:
             raise UsageError(
-                f"gateway = {policy!r}: this scheduler chooses between prompts and decoding, which "
-                f"a gateway cannot do; use --local {policy}"
+                f"gateway = {policy!r}: this scheduler chooses between prefill and decode steps, "
+                f"which a gateway cannot do; use --local {policy}"
             )
         scheduler.prepare(setup)
         if isinstance(scheduler, FlowPolicy):

@@ -43,7 +43,7 @@ def prompt_text(value: Any, where: str) -> str:
     if is_blank(value) or value in ("[]", "{}", [], {}):
         return ""
     if not isinstance(value, str | list):
-        raise DataError(f"{where}: text = {shortened(repr(value))}: must be a string or messages")
+        raise DataError(f"{where}: text = {shortened(repr(value))}: must be a string or a list")
     return text_of(value)
 
 
