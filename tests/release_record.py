@@ -16,8 +16,8 @@ HEAD = """\
 # Engine releases
 
 This page lists the releases and features of SGLang and vLLM that fairbench's
-[plugins](../guide/sglang.md) support, with test results. These commands test a release of an engine
-with the plugin:
+[plugins](../guide/sglang.md) support, with test results. These commands test the plugin with a
+release of an engine:
 
 ```sh
 tests/sglang_cpu/release.sh 0.5.19
@@ -43,7 +43,7 @@ older than all tested releases.
 With [`--engine-code PYTHON`](own-code.md), an installed engine's own code makes the decisions in a
 simulation. In random runs, `fairbench engine-check --engine-code PYTHON` compares the engine's own
 code with fairbench's model of the release, and finds the first decision that differs. The scripts
-`release.sh` also run this command.
+`release.sh` also run `engine-check`.
 CHECKED
 
 By default, the simulator follows the rules of SGLang 0.5.23. `--set engine.release=0.5.17`
@@ -62,12 +62,11 @@ requests |
 | before 0.5.22 | the prefix tree stores the recomputed prompt and outputs of a retracted request \
 as one node, and splits the node when the request finishes (before 0.5.20: never) |
 
-The simulator omits one rule of older releases: before SGLang 0.5.22, `ignore_eos` does not reserve
-memory for all outputs. The setting `engine.full_reservation` reserves memory for all outputs in
-every simulated release.
+Since SGLang 0.5.22, a request with `ignore_eos` reserves memory for all its output tokens. In the
+simulator, `engine.full_reservation` reserves this memory for every request, also in older releases.
 
-The SGLang plugin keeps prefix matches between scheduling passes, with SGLang's caches `RadixCache`
-and `UnifiedRadixCache` of every release. With `UnifiedRadixCache` (a tree in Python), the plugin's
+The SGLang plugin keeps prefix matches between scheduling passes, for both of SGLang's prefix caches
+(`RadixCache` and `UnifiedRadixCache`). With `UnifiedRadixCache` (a tree in Python), the plugin's
 LPM made the same decisions as SGLang's LPM in 10 of 10 request streams, on each of SGLang 0.5.17,
 0.5.20 and 0.5.21.
 
@@ -79,29 +78,30 @@ FEATURES = """
 ## Features
 
 This table states for each feature of the engines whether the plugin supports the feature, and how
-the feature was tested. If a refused feature is on, the server prints one line that names the flag
-and the reason, and exits with code 2 before it loads a model.
+the feature was tested. A server that refuses a feature prints one line with the flag and the
+reason, and exits with code 2 before it loads a model.
 
 Tests on *SGLang's own classes* run SGLang's scheduler, batch, policy and cache without a model
 (`tests/sim/test_sim_sglang_features.py`). Tests on *vLLM's own classes* run vLLM's scheduler and KV
-cache manager (`tests/sim/test_sim_vllm_features.py`). Servers run on a CPU
-(`tests/sglang_cpu/test_sglang_cpu_features.py`, `tests/vllm_cpu/test_vllm_cpu_features.py`).
+cache manager (`tests/sim/test_sim_vllm_features.py`). Tests *on a server on a CPU* start a real
+engine on a CPU (`tests/sglang_cpu/test_sglang_cpu_features.py`,
+`tests/vllm_cpu/test_vllm_cpu_features.py`).
 
 """
 
 DETAILS = """
 ### Features inside SGLang
 
-- *LoRA.* A request may have to wait for its adapter: the adapter has no slot, still loads
-  (`--enable-lora-overlap-loading`) or drains (`--lora-drain-wait-threshold`). The plugin then
-  treats the request like one that does not fit into memory: admission stops, or with
-  `no_room=skip`, the scheduler tries the next request.
+- *LoRA.* An adapter is unavailable if it has no slot, is still loading
+  (`--enable-lora-overlap-loading`) or is draining (`--lora-drain-wait-threshold`). The plugin
+  treats a request with an unavailable adapter like a request that does not fit into memory:
+  admission stops, or with `no_room=skip`, the scheduler tries the next request.
 - *HiCache* (`--enable-hierarchical-cache`). Tokens that SGLang loads from the host's memory count
-  as cached tokens. With `charge=gpu-time`, the measured time of a step includes the loading of
-  tokens; the plugin estimates the loading time of a token by a fit, and charges the request that
-  needs the tokens. While SGLang loads a request's prefix from storage
-  (`--hicache-storage-backend`), the plugin treats the request like one that does not fit into
-  memory.
+  as cached tokens. With `charge=gpu-time`, the measured time of a step includes the time to load
+  tokens from the host's memory to the GPU. The plugin estimates the loading time of a token from
+  measured steps, and charges the request that needs the tokens. While SGLang loads a request's
+  prefix from storage (`--hicache-storage-backend`), the plugin treats the request like one that
+  does not fit into memory.
 - *Prefill servers.* A prefill server queues a request once a decode server has memory for it. A
   request that waits for decode memory occupies a buffer for arriving prompts; clients share the
   buffers in proportion to their weights.
@@ -120,32 +120,32 @@ DETAILS = """
   and in `/v1/responses`, where SGLang without the plugin drops the key.
 - *CPU work.* Compared with SGLang's own FCFS, a step with the plugin executes 1.05 times as many
   Python bytecode instructions under `fcfs`, 1.07 times under `vtc`, 1.10 times under `lpm`, 1.12
-  times under `dlpm` and 1.38 times under `edf`. Under `dlpm`, more than half of the plugin's
-  instructions serve to charge clients, or to match the prefix of each arriving prompt with SGLang's
-  own code. The counts of instructions are means over steps of SGLang 0.5.23 with 256 running and
-  256 waiting requests (`python -m tests.benchmarks.plugin_step --engine sglang --count --turns 8`).
-- *CPU time.* The plugin increases CPU time by a larger factor than the number of bytecode
-  instructions, which does not include work in C. On two cores shared with 40 other processes, a
-  scheduling step took 2.7 ms on average with SGLang's own FCFS, 3.3 ms with the plugin's `fcfs`,
-  3.6 ms with `vtc` and `lpm`, and 3.7 ms with `dlpm`. On cores shared with three other processes, a
-  scheduling step took 1.4 ms on average with SGLang's own FCFS, and 2.4 ms with `edf`, which fits
-  its cost model again and ranks all waiting requests in every step.
+  times under `dlpm` and 1.38 times under `edf`. The counts of instructions are means over steps of
+  SGLang 0.5.23 with 256 running and 256 waiting requests (`python -m tests.benchmarks.plugin_step
+  --engine sglang --count --turns 8`).
+- *CPU time.* The plugin's overhead in CPU time is larger than its overhead in bytecode
+  instructions, because instruction counts leave out work in C. On two cores shared with 40 other
+  processes, a scheduling step took 2.7 ms on average with SGLang's own FCFS, 3.3 ms with the
+  plugin's `fcfs`, 3.6 ms with `vtc` and `lpm`, and 3.7 ms with `dlpm`. On cores shared with three
+  other processes, a scheduling step took 1.4 ms on average with SGLang's own FCFS, and 2.4 ms with
+  `edf`, which fits its cost model again and ranks all waiting requests in every step.
 
 ### Features inside vLLM
 
 - *LoRA.* In vLLM, a LoRA adapter is part of a request's prefix, and does not change the request's
   client. If the adapter of the chosen request has no free slot (`--max-loras`), admission stops.
-  Without the plugin, vLLM lets other requests overtake this request, so a client with a rare
-  adapter may wait forever.
+  Without the plugin, vLLM lets other requests overtake a request that waits for an adapter slot, so
+  a client with a rare adapter may wait forever.
 - *Speculative decoding.* Clients pay for accepted tokens, but not for rejected draft tokens or
   tokens after the end of a request. With a draft model such as EAGLE, the plugin cannot reuse
   prefix matches, so a prefix-aware scheduler matches all waiting requests in every pass.
 - *Priorities.* With vLLM's `--scheduling-policy priority`, each priority has its own scheduler.
   Under vLLM's priorities, requests with the lowest number go first, and clients of one priority
-  share fairly. When memory runs out, vLLM preempts a request with the highest priority number: the
-  newest, or the request that the scheduler chooses (`preempt=fair`). The plugin refuses schedulers
-  that charge measured time together with vLLM's priorities. `fairbench serve` does not forward the
-  field `priority`, because a client could use it to overtake other clients.
+  share fairly. When memory runs out, vLLM preempts a request with the highest priority number: by
+  default the newest request, and with `preempt=fair` the request that the scheduler chooses. The
+  plugin refuses to combine vLLM's priorities with schedulers that charge measured time. `fairbench
+  serve` does not forward the field `priority`, because a client could use it to overtake other
+  clients.
 - *KV connectors and offloading* are set by `--kv-transfer-config` and `--kv-offloading-size`.
   Tokens that vLLM loads through a KV connector count as cached. If vLLM loads a request's tokens
   while steps run, the request is admitted and charged when the load begins. With `charge=gpu-time`,
@@ -180,12 +180,12 @@ client: a client that floods every rank receives no more than its share of the s
   of one rank (DLPM Theorem 5.1), plus twice the charges of other ranks that a rank has not read
   yet.
 - *Work conservation.* No rank idles in favour of a client that waits at another rank. A client that
-  waits at only one rank cannot receive more service than this rank provides. At this rank, the
-  client goes before clients that received more service at other ranks.
+  waits at only one rank cannot receive more service than this rank provides. At each rank, clients
+  that received less service from the whole server go first.
 - *Schedulers.* `vtc`, `dlpm` and their variants share accounts between ranks. Ranks exchange
-  nothing under `fcfs`, `lpm`, `edf` and other schedulers without accounts. On a server with several
-  ranks, the plugin refuses `rpm`, `equinox` and `tenants=tree`, whose totals the ranks do not
-  exchange.
+  nothing under `fcfs`, `lpm`, `edf` and other schedulers that do not count clients' service. On a
+  server with several ranks, the plugin refuses `rpm`, `equinox` and `tenants=tree`, because ranks
+  do not exchange the totals that these need.
 - *Refused.* The ranks of a server must be on one host, and a server with several ranks refuses
   priorities. With several SGLang ranks under `vtc` or `dlpm`, a rank must not use tensor or
   pipeline parallelism. A vLLM server with several ranks refuses Ray, external load balancers, and a

@@ -270,7 +270,7 @@ def test_a_sweep_and_a_comparison_draw_every_scheduler(kind, swept):
         assert "seeds 0 to 1" in figure.get_supxlabel()
         with pytest.raises(fairbench.UsageError, match="choose from bars, cdf, parameter, trade"):
             one.plot("pie")
-        with pytest.raises(fairbench.UsageError, match="needs a sweep over the values"):
+        with pytest.raises(fairbench.UsageError, match="needs a sweep over a parameter"):
             one.plot("parameter")
 
 

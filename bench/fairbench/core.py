@@ -77,7 +77,7 @@ class Request:
 
     @property
     def next_deadline_s(self) -> float | None:
-        """The earlier deadline of first token and end, or None for a request without deadlines."""
+        """The earlier of the first-token and end deadlines; None if a request has neither."""
         if self.first_token_by_s is None or self.deadline_s is None:
             return self.deadline_s if self.first_token_by_s is None else self.first_token_by_s
         return min(self.first_token_by_s, self.deadline_s)
@@ -86,8 +86,8 @@ class Request:
 class LLM(Protocol):
     """The operations available to a program, which is the code of a client's task.
 
-    A program can call the model, wait, and run branches in parallel. A program may await no other
-    operation, so that it can run both in simulated time and against an HTTP server.
+    A program can call the model, wait, and run branches in parallel. To run both in simulated time
+    and against an HTTP server, a program may await only methods of ``LLM``.
     """
 
     def generate(

@@ -39,7 +39,7 @@ class Command(NamedTuple):
 
 
 @cache
-def _every_entry_point() -> Any:  # Python 3.11 has another type than later versions
+def _every_entry_point() -> Any:  # The return type depends on the version of Python.
     """Read the entry points of every installed package once per process."""
     return metadata.entry_points()
 
@@ -67,7 +67,7 @@ def registered(group: str) -> Mapping[str, EntryPoint]:
 
 
 def with_registered(own: Mapping[str, str], group: str) -> Mapping[str, str]:
-    """Return the components (``module:class``) of ``own`` and of an entry point group, by name."""
+    """Return ``own`` and the registered components of a group, as ``module:class`` by name."""
     return {**own, **{name: point.value for name, point in registered(group).items()}}
 
 

@@ -48,7 +48,7 @@ class UsageError(FairbenchError):
 
 
 class DataError(UsageError):
-    """An error in a file that is unreadable or wrong.
+    """An error for a file that cannot be read or has invalid content.
 
     The message names the file and, if known, the line or key.
     """
@@ -83,7 +83,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def about(*keys: str) -> Iterator[None]:
-    """Add experiment ``keys`` to a UsageError of the ``with`` block that has no keys."""
+    """Add experiment ``keys`` to a UsageError without keys that the ``with`` block raises."""
     try:
         yield
     except UsageError as error:
@@ -118,7 +118,7 @@ def choose_from(given: str, names: Sequence[str]) -> str:
 
 
 # GitHub Actions runs ``::error::text`` at the start of a line, and ``##[error]`` anywhere, as a
-# command. A client's name such as ``##[error]`` would be run as a command when it is printed.
+# command. A client's name, once printed, could thus run a command of GitHub Actions.
 _COMMAND = re.compile(r"(?<!\S)::(?=.*?::)|##(?=\[)")
 
 
@@ -151,7 +151,7 @@ TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 
 
 def is_too_deep(value: Any) -> bool:
-    """Return whether tables and arrays are nested more than ``MAX_DEPTH`` levels deep."""
+    """Return whether the tables and arrays in a value are nested deeper than ``MAX_DEPTH``."""
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [inner for outer in level for inner in _children(outer)]
@@ -205,7 +205,7 @@ class Conflict(ValueError):
 
 
 def _first(error: ValidationError) -> ErrorDetails:
-    """Return the first error, with unknown keys before missing keys.
+    """Return the first unknown key's error or, without unknown keys, the first error.
 
     A mistyped key is an unknown key, and the key that the user meant is missing.
     """
@@ -216,9 +216,9 @@ def _first(error: ValidationError) -> ErrorDetails:
 def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) -> str:
     """Describe the first validation error in one line.
 
-    The description contains the key, the value, the allowed values and the nearest match. The key
-    is written after ``owner``, as in ``dlpm.quantum``. For an unknown top-level key, the nearest
-    match is chosen from the keys ``known``.
+    The line contains the key, the value, the allowed values and the nearest match. The key is
+    written after ``owner``, as in ``dlpm.quantum``. For an unknown top-level key, the nearest match
+    is chosen from the keys ``known``.
     """
     first = _first(error)
     key = ".".join(str(part) for part in ([owner] if owner else []) + list(first["loc"]))

@@ -19,7 +19,7 @@ WRITE = "write a time above 0 such as 500ms or 2s, or a multiple of the latency 
 
 
 class RequestCosts(Protocol):
-    """A ``core.CostModel`` that also predicts the time of a request outside the engine."""
+    """A ``core.CostModel`` that also predicts a request's time in the HTTP server and tokenizer."""
 
     def prefill_s(self, cached_tokens: int, new_tokens: int) -> float: ...
     def decode_step_s(self, requests: int, context_tokens: int) -> float: ...
@@ -38,10 +38,7 @@ class Alone(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A latency limit in seconds or, if ``of_alone``, as a multiple of the latency alone.
-
-    The latency alone is the request's latency on an idle replica.
-    """
+    """A limit in seconds or, if ``of_alone``, as a multiple of the latency on an idle replica."""
 
     amount: float
     of_alone: bool = False
@@ -118,7 +115,7 @@ class Targets:
 def alone(costs: RequestCosts, input_tokens: int, output_tokens: int) -> Alone:
     """Return the latencies of a request that is alone on an idle replica.
 
-    The latencies of a real engine with chunked prefill are slightly higher.
+    A real engine with chunked prefill is slightly slower than predicted here.
 
     Args:
         costs: A model of the time of each engine step, and of the HTTP server and the tokenizer.
@@ -156,7 +153,7 @@ def written_targets(text: str) -> Targets:
 
 
 def laid_over(below: Targets, above: Targets) -> Targets:
-    """Return the targets of ``above`` and, for other latencies, the targets of ``below``."""
+    """Return all targets of ``above`` and the targets of ``below`` that ``above`` does not set."""
     return Targets(**dict(below.given()) | dict(above.given()))
 
 

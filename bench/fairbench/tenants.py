@@ -25,8 +25,8 @@ REMEMBERED = 2**16
 def lineage(client: str) -> tuple[str, ...]:
     """Return a client's tenants, the outermost first, followed by the client's own node."""
     ends = [at + 1 for at, letter in enumerate(client) if letter == SEPARATOR]
-    # A server also accepts a client with a name such as ``org/``, which is the node of a tenant.
-    # The added character distinguishes the client from the tenant.
+    # A client may be called ``org/``, like the node of a tenant. A null character at the end
+    # distinguishes this client from the tenant.
     leaf = client + "\0" if client.endswith(SEPARATOR) else client
     return (*(client[:end] for end in ends), leaf)
 

@@ -1,7 +1,7 @@
 """The behaviour of an attacker as a set of choices, and the known attacks.
 
-Each choice has an honest value, with which the client does not attack. The honest twin of an
-attacker is a client that runs the same programs with honest values only.
+Each choice, such as the number of client names, has one value that honest clients use. The honest
+twin of an attacker is a client that runs the same programs with honest values only.
 
 The files in ``workloads/attacks/`` are generated from the known attacks.
 """
@@ -52,9 +52,9 @@ class Behaviour:
     - ``split`` is the number of smaller calls into which each call of a program is divided.
     - ``max_new_multiple`` is the ratio of ``max_new_tokens`` to the real output length.
     - ``on_share`` is the fraction of each period (``period_s`` seconds) in which the client sends.
-    - ``in_flight`` limits the number of programs that an identity runs at once; 0 means no limit.
-    - ``reaction`` names the event in an identity's own requests after which the identity starts
-      new programs.
+    - ``in_flight`` limits the programs that run at once under one client name; 0 means no limit.
+    - ``reaction`` names the event after which new programs start: ``refill``, a queued request, or
+      ``eviction``, an evicted prefix.
     - ``deadline_part`` is the claimed latency target divided by the real target.
     - ``weight_multiple`` is the claimed client weight divided by the real weight.
     - ``output_multiple`` is the attacker's output length divided by the honest output length.
@@ -94,7 +94,7 @@ class Behaviour:
         )
 
     def changed(self) -> dict[str, Any]:
-        """Return the choices that are not honest, with their values."""
+        """Return the fields that differ from honest behaviour, with their values."""
         return {key: one for key, one in asdict(self).items() if one != getattr(HONEST, key)}
 
     def __str__(self) -> str:

@@ -29,7 +29,7 @@ class Seen(NamedTuple):
 
     Service is summed from the start of the run to the end of arrivals.
 
-    - ``attacker`` is the attacker's service without padding, as a number of mean-sized programs.
+    - ``attacker`` is the attacker's service without padding, divided by that of a mean program.
     - ``victims`` is the fraction of its due service that a victim received, as a mean over victims.
     - ``finished`` is the number of the victims' finished programs.
     - ``p95_s`` is the mean of the victims' P95 latencies in seconds, for programs that arrived
@@ -49,15 +49,15 @@ class Seen(NamedTuple):
 class AttackHarm(NamedTuple):
     """The results of an attack for one seed, relative to a run in which the attacker is honest.
 
-    Each ratio is the value in the attack run divided by the value in the honest run.
+    Each field is a value of the attack run divided by the value of the honest run.
 
-    - ``gain`` is the ratio of the attacker's service; padding does not count as service.
-    - ``kept`` is the ratio of ``Seen.victims``, the fraction of due service that victims received.
-    - ``finished`` is the ratio of the numbers of programs that the victims finished.
-    - ``p95`` is the ratio of the victims' P95 latency, or a lower bound if ``more`` is True.
-    - ``hits`` is the ratio of the victims' cache hit rate.
+    - ``gain``: the attacker's service without padding, divided by that in the honest run.
+    - ``kept``: the victims' fraction of due service, divided by that in the honest run.
+    - ``finished``: the number of the victims' finished programs, divided by that in the honest run.
+    - ``p95``: the victims' P95, divided by that in the honest run; ``more`` marks a lower bound.
+    - ``hits``: the victims' cache hit rate, divided by that in the honest run.
 
-    A ratio is None if the value in one of the runs is unknown, or if the honest run's value is 0.
+    A field is None if the value of one of the runs is unknown, or if the honest run's value is 0.
     """
 
     gain: float

@@ -31,7 +31,7 @@ EXPLAINED = (
 def attack_text(
     title: str, rows: Sequence[Mapping[str, Any]], *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return a table with a row for each attack, which is compared with the honest run."""
+    """Return a table that compares each attack, one per row, with the honest run."""
     table = plain_table("", *KEYS, "P95")
     for row in rows:
         times = f"{row.get('programs', 1.0):.2f}"

@@ -2,7 +2,7 @@
 
 Attacks are tried in batches, and are drawn at random or chosen by Optuna's TPE sampler. A trial
 depends only on its number, the seed and the earlier trials. A search that was interrupted and
-continued therefore tries the same attacks as an uninterrupted search.
+continued tries the same attacks as an uninterrupted search.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ Choices = Mapping[str, tuple[Any, ...]]
 Scored = Sequence[tuple[Behaviour, float]]
 """Simulated behaviours, each with the value of the objective that the search maximises."""
 
-# Probability that a random behaviour keeps the honest value of a choice. The probability is high
-# because most known attacks change few choices.
+# Most known attacks change few fields of ``Behaviour``, so a random behaviour keeps the honest
+# value of each field with this probability.
 HONEST_PART = 2 / 3
 RANDOM_FIRST = 24  # random trials before the optimiser TPE starts
 MAX_DRAWS = 1000  # largest number of attempts to draw a behaviour that was not tried yet

@@ -39,9 +39,9 @@ def tokens_per_hour(spec: ExperimentSpec) -> float:
 def gpu_s_per_hour(spec: ExperimentSpec) -> float:
     """Estimate by ``RequestWork`` how many GPU seconds per hour the attacker's requests take.
 
-    The attacker's own padding counts as cached, and the rest of each prompt counts as computed.
-    Padding that differs in each call counts as computed at its first use and as cached afterwards.
-    The result is an upper bound if calls of a program share a prompt.
+    The attacker's own padding counts as cached, except for the first use of ``padding_fresh``.
+    Tokens other than padding count as computed, so the estimate is too high if calls of a program
+    share a prompt.
     """
     work = RequestWork(ProfileCosts(load_profile(spec.gpu)))
 
@@ -121,8 +121,8 @@ def replay(
 ) -> list[dict[str, Any]]:
     """Compare each attack experiment with its honest experiment, and average over the seeds.
 
-    ``pairs`` holds the honest experiment and the attack experiment of each attack. An honest
-    experiment that several attacks share is simulated only once per seed.
+    ``pairs`` contains two experiments per attack: with an honest client, and with the attacker.
+    Equal experiments of several attacks are simulated only once per seed.
     """
     specs: list[ExperimentSpec] = []
     for number in range(seeds):

@@ -1,13 +1,13 @@
 """The directory of a search for attacks, with the following files.
 
-experiment.toml  the honest experiment
-search.json      settings of the search
-honest.json      measurements of the honest experiment, by seed
-trials.json      all trials in order
-cpu.json         number and processor time of the simulations so far
-worst/N.toml     the worst attacks as workload files; N = 1 is the worst
-attack.json      results of the worst attacks on the confirmation seeds
-attack.svg       the figure, if matplotlib and seaborn are installed
+- ``experiment.toml``: the experiment in which the attacker is honest.
+- ``search.json``: settings of the search.
+- ``honest.json``: measurements of the honest experiment, by seed.
+- ``trials.json``: all attacks that were tried, in order.
+- ``cpu.json``: number and processor time of the simulations so far.
+- ``worst/N.toml``: the worst attacks as workload files; N = 1 is the worst.
+- ``attack.json``: results of the worst attacks on the confirmation seeds.
+- ``attack.svg``: the figure, if matplotlib and seaborn are installed.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A tried attack, with its results for each seed or the reason why it cannot be simulated."""
+    """An attack that was tried: its results for each seed, or why it cannot be simulated."""
 
     __pydantic_config__ = NO_MORE
 
@@ -91,7 +91,7 @@ class Trial:
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the tried attack as a JSON object for the file ``trials.json``."""
+        """Return the attack and its results as a JSON object for the file ``trials.json``."""
         data: dict[str, Any] = {"trial": self.number, "behaviour": self.behaviour.changed()}
         if self.error:
             return data | {"error": self.error}
@@ -214,7 +214,7 @@ def named_workload(name: str) -> WorkloadSpec:
 
 
 def known_workload(name: str) -> WorkloadSpec:
-    """Return the workload of a known attack on clients of the workload ``judge``.
+    """Return a workload for a known attack; all clients run programs of the workload ``judge``.
 
     Three victims are attacked, and the attacker sends four times a victim's load.
     """

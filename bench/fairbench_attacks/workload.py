@@ -42,8 +42,8 @@ def attack_workload(
     """Return a workload in which the clients of an attack run the programs of ``base``.
 
     The attacker behaves as ``behaviour`` says. ``rate_part`` is the attacker's load divided by the
-    load of the honest client. Raises UsageError for a workload with unequal clients, for a choice
-    that the workload does not support, and for invalid ``stakes``.
+    load of the honest client. Raises UsageError if the clients of ``base`` are unequal, if ``base``
+    does not support the behaviour, or if ``stakes`` are invalid.
     """
     chosen = base.scenario(scenario)
     if chosen.others or base.classes or base.arrivals:
@@ -157,7 +157,7 @@ def _split_samples(params: Params, parts: int) -> dict[str, Any]:
     return {"samples": min(1000, params["samples"] * parts), "output_tokens": tokens}
 
 
-# ``SPLITS`` maps a kind of program to a function that divides its output among more calls.
+# Functions that divide a program's output among more calls, by kind of program.
 SPLITS: Mapping[str, Callable[[Params, int], dict[str, Any]]] = {
     "judge": _split_judge,
     "samples": _split_samples,
@@ -167,7 +167,7 @@ SPLITS: Mapping[str, Callable[[Params, int], dict[str, Any]]] = {
 def choices(
     base: WorkloadSpec, all_choices: Mapping[str, tuple[Any, ...]]
 ) -> dict[str, tuple[Any, ...]]:
-    """Return each choice's values to try. A choice that ``base`` ignores keeps its honest value."""
+    """Return the values to try for each field of ``Behaviour`` that ``base`` supports."""
     honest = asdict(Behaviour())
     there = {
         "split": base.program in SPLITS,

@@ -28,12 +28,12 @@ def doctor(
         Option(
             min=1,
             max=4096,
-            help="Number of requests that the flood test sends at the same time. [default: three "
-            "times the number of requests that the server can run, at most 512; 64 if that "
-            "number is unknown]",
+            help="Number of requests that the flood test sends at the same time. [default: 64 "
+            "if it is unknown how many requests the server can run; otherwise three times that "
+            "number, but at most 512]",
         ),
     ] = None,
-    seconds: Annotated[float, Option(min=1.0, help="Length of the flood test.")] = 60.0,
+    seconds: Annotated[float, Option(min=1.0, help="Seconds that the flood test takes.")] = 60.0,
     served_model_name: options.ServedModel = None,
     header: options.Headers = None,
     flood_header: Annotated[

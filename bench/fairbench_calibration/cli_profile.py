@@ -83,7 +83,7 @@ FromDataSheet = Annotated[
     bool,
     Option(
         "--roofline",
-        help="Compute times from the data sheet of the GPU instead of the operator tables.",
+        help="Estimate times from the data sheet of the GPU instead of the operator tables.",
     ),
 ]
 KVFormat = Annotated[KVDtype, Option(help="Data type of the KV cache.")]
@@ -282,7 +282,7 @@ def calibrate(
         Path,
         typer.Argument(
             metavar="BENCH.json",
-            help="Output file of one benchmark (vLLM or SGLang with per-request details, AIPerf, "
+            help="File written by one benchmark (vLLM or SGLang with per-request details, AIPerf, "
             "GuideLLM), or a log of requests that `score` can read.",
         ),
     ],

@@ -30,7 +30,7 @@ def validate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="JSON file of published numbers that are also compared with the simulator's "
+            help="JSON file of published results that are also compared with the simulator's "
             "results.",
         ),
     ] = None,
@@ -87,8 +87,8 @@ def validate(
         bool,
         typer.Option(
             "--overview",
-            help="Print one table of the runs in all FILEs (a directory stands for the files in "
-            "it), grouped by engine, GPU, model and kind of prompt. With --output-dir, also "
+            help="Print one table of the runs in all FILEs, grouped by engine, GPU, model and kind "
+            "of prompt. A FILE may be a directory of files. With --output-dir, also "
             "draw a picture with one dot per run.",
         ),
     ] = False,
@@ -118,8 +118,8 @@ def validate(
     if len(files) == 1 and file.is_dir():
         if profile is not None or pool is not None or predict is not None:
             raise UsageError(
-                f"--profile, --pool and --predict need a FILE, and {file} is the directory "
-                "of a run; choose the timing profile of its replay with --gpu"
+                f"--profile, --pool and --predict need a FILE, but {file} is the directory "
+                "of a run; choose the timing profile of the simulation with --gpu"
             )
         _validate_live(file, gpu, model, output_dir, as_json=as_json)
         return
@@ -131,8 +131,8 @@ def validate(
     elif predict is not None:
         if pool is not None or crosschecks is not None:
             raise UsageError(
-                "--pool and --crosschecks need a FILE of S-LoRA runs; the runs of this FILE "
-                "state the sizes of their KV pools"
+                "--pool and --crosschecks cannot be combined with --predict, because they need a "
+                "FILE of S-LoRA runs"
             )
         others.predict(file, profile, predict)
     elif fit:

@@ -257,7 +257,7 @@ async def flood(
         await asyncio.gather(light.pool.close(), crowd.pool.close())
     beside, theirs = light.waits_between(begun_s, seconds), crowd.waits_between(begun_s, seconds)
     if not theirs.ttft_s:
-        raise RunFailed(f"{root}: the flood got no answer: {crowd.fault()}")
+        raise RunFailed(f"{root}: no request of the flood test was answered: {crowd.fault()}")
     return FloodTrial(at_once, seconds, alone, beside, theirs)
 
 

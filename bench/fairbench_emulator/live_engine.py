@@ -124,8 +124,8 @@ class LiveEngine:
         )
         if not self.worker.fits(request):
             raise BadRequest(
-                f"at least {request.input_tokens} input and {request.max_new_tokens} new tokens "
-                f"do not fit the KV pool of {self.worker.limits.pool_tokens} tokens"
+                f"at least {request.input_tokens} input tokens and {request.max_new_tokens} output "
+                f"tokens do not fit into the KV pool of {self.worker.limits.pool_tokens} tokens"
             )
         output, ids = self.streams.output_at(end, lambda: self._draw(call))
         with self._working():

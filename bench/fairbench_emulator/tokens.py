@@ -199,8 +199,8 @@ class TokenizerText:
             self._words = dict(islice(_whole_words(self._tokenizer), OUTPUT_WORDS))
         if not self._words:
             raise DataError(
-                f"tokenizer {path}: must have at least one token that is a whole word, to "
-                "make outputs"
+                f"tokenizer {path}: must have at least one token that is a whole word, "
+                "because outputs consist of whole words"
             )
         self.output_ids = np.array(list(self._words), np.int32)
 

@@ -70,7 +70,7 @@ class EmulatorConfig:
         for key in self.settings:
             owner = key.partition(".")[0]
             if owner not in used:
-                raise unknown_name("part in a setting", owner, used)
+                raise unknown_name("prefix of a setting", owner, used)
         for owner, params in used.items():
             make_params(owner, params, self.settings)
 

@@ -176,7 +176,7 @@ def ranks_of(scheduler: LocalScheduler) -> RankAccount | None:
         or type(scheduler).accepts is not LocalScheduler.accepts
     ):
         raise UsageError(
-            f"{scheduler.name} with these parameters counts service or requests in a form that "
-            "data-parallel ranks cannot share; use vtc or dlpm without tenants, or one rank"
+            f"{scheduler.name} with these parameters cannot share its counts of service or "
+            "requests between data-parallel ranks; use vtc or dlpm without tenants, or one rank"
         )
     return None

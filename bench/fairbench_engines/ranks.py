@@ -53,7 +53,7 @@ class RankLink:
             self._board = RankBoard(folder / self._own)
         except OSError as error:
             raise UsageError(
-                f"{FOLDER} = {folder}: the ranks of a server need a folder that all of them can "
+                f"{FOLDER} = {folder}: must be a folder to which all ranks of the server can "
                 f"write ({error.strerror or error})"
             ) from None
         self._shared = shared

@@ -33,8 +33,8 @@ NOT_KEPT = ("git", "host", "started", "wall_s", "cpu_s")
 def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
     """Return the experiments of a baseline directory by name.
 
-    Settings that the user chose come from the file. All others are this version's defaults. Raises
-    UsageError for a directory without experiments or with an invalid experiment.
+    Values that the user chose come from the file, and other values are this version's defaults.
+    Raises UsageError for a directory without experiments or with an invalid experiment.
     """
     files = sorted(folder.glob(f"*/{EXPERIMENT}"))
     if not files:
@@ -52,9 +52,9 @@ def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
 
 
 def _with_given(file: Path) -> Mapping[str, Any]:
-    """Return the tables of an experiment file, with the names of the values that the user chose.
+    """Read an experiment file, whose table ``given`` contains the values that the user chose.
 
-    If an older file lacks the table ``given`` with these names, the names come from the manifest.
+    If an older file lacks ``given``, the table is built from the manifest's list of chosen keys.
     """
     tables, manifest = read_experiment(file), _manifest_of(file)
     chosen = manifest.get(CHOSEN)

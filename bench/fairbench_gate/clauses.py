@@ -42,11 +42,11 @@ class Clause(NamedTuple):
 
 
 def parse_clause(text: str, known: Collection[str]) -> Clause:
-    """Parse ``METRIC:-LOSS`` (if more is better) or ``METRIC:+LOSS``. LOSS may be a percentage.
+    """Parse ``METRIC:-LOSS`` (if more is better) or ``METRIC:+LOSS``.
 
-    METRIC is a summary key or an alias of a key. ``known`` contains the metrics in the summaries to
-    compare. Raises UsageError for a wrong form or sign, for an unknown metric, and for a metric for
-    which neither direction is better.
+    METRIC is a summary key or an alias of a key; LOSS is an amount or a percentage. ``known``
+    contains the metrics of the summaries. Raises UsageError for a wrong form or sign, for an
+    unknown metric, and for a metric that does not rank schedulers.
     """
     match = SHAPE.fullmatch(text.strip())
     if match is None:
@@ -85,7 +85,7 @@ def p_larger(first: Sequence[Fraction], second: Sequence[Fraction]) -> float:
     """
     pooled = sorted([*first, *second])
     observed = sum(_doubled_rank(pooled, value) for value in second)
-    # splits[k][s] counts the subsets of k of the values so far whose ranks sum to s.
+    # splits[k][s] is the number of ways to choose k of the processed values with rank sum s.
     splits = [Counter({0: 1}), *(Counter[int]() for _ in second)]
     for value in pooled:
         rank = _doubled_rank(pooled, value)
@@ -97,7 +97,7 @@ def p_larger(first: Sequence[Fraction], second: Sequence[Fraction]) -> float:
 
 
 def can_reject(first: int, second: int, alpha: float) -> bool:
-    """Return whether samples of these sizes can have a p-value of ``alpha`` or less."""
+    """Return whether samples of sizes ``first`` and ``second`` can differ significantly."""
     return 1 / comb(first + second, second) <= alpha
 
 
@@ -125,9 +125,9 @@ class Judgement(NamedTuple):
 def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
     """Judge one run against one baseline run by the exact decimal numbers in their files.
 
-    A value may be only a bound, such as a latency above 300 s. The check passes if every value
-    within the bound would pass, and fails if every value would fail. If some values would pass and
-    some would fail, the check is inconclusive. Two equal lower bounds pass the check.
+    A value may be only a bound, such as a latency above 300 s. The check passes if every possible
+    true value would pass, and fails if every possible true value would fail. If only some possible
+    values would pass, the check is inconclusive. Two runs with equal bounds pass the check.
     """
     if before.raw is None or after.raw is None:
         return _judge_undefined([before], [after])
@@ -138,7 +138,7 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
     )
     least, most = _badness_range(clause, after)
     is_bound = bool(before.bound or after.bound)
-    # The true value is strictly beyond its bound, and never equal to the bound.
+    # A true value is never equal to its bound, so a bound equal to the limit is beyond the limit.
     if least > worst_limit or (is_bound and least == worst_limit):
         return Judgement(Verdict.FAIL)
     if most <= best_limit:
@@ -184,7 +184,7 @@ def judge_repeated(
 
     The limits are the baseline values, each made worse by the allowed loss. The check fails if the
     current values are significantly worse than the limits. The check passes if the current values
-    are significantly better, or if none of them is worse than the best limit.
+    are significantly better than the limits, or if every current value meets every limit.
 
     The rank tests are one-sided at the level ``alpha``. If there are too few runs for a significant
     result, the check is inconclusive.
@@ -212,10 +212,10 @@ def judge_repeated(
 def _scaled(
     clause: Clause, before: Sequence[Value], after: Sequence[Value]
 ) -> tuple[list[Value], list[Value]]:
-    """Return the limit and the current value of each seed, which the statistical test compares.
+    """Return a limit and a current value for each seed, as inputs of the statistical test.
 
-    If the allowed loss is a fraction, each limit and value is divided by the baseline's value of
-    the same seed. A change by 5% in every seed thus has no spread.
+    If the allowed loss is a fraction, a seed's limit and current value are divided by the seed's
+    baseline value. Equal relative changes then give equal values in all seeds.
     """
     units = [abs(float(value.exact)) for value in before]
     if not clause.relative or 0.0 in units:

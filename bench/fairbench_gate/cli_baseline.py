@@ -90,7 +90,7 @@ def update(folder: Folder = DEFAULT_FOLDER, disable_tqdm: NoProgress = False) ->
 
 
 class _Rerun(NamedTuple):
-    """The outcome of reruns: the directory, and each experiment's run or error by name."""
+    """The results of reruns: runs and errors by experiment name, and the directory of the runs."""
 
     runs: dict[str, StoredRun]
     failed: dict[str, FairbenchError]

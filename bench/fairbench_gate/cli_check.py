@@ -61,7 +61,7 @@ def limit_option(unlimited: str) -> Any:
 
 def check(
     baseline: Annotated[
-        Path, typer.Argument(metavar="BASELINE", help="Directory of the runs to compare with.")
+        Path, typer.Argument(metavar="BASELINE", help="Directory of the baseline's runs.")
     ],
     current: Annotated[
         Path,
@@ -153,7 +153,7 @@ def print_outcome(
         outcome.rows_with(gate.Verdict.INCONCLUSIVE),
     )
     if outcome.rows_with(gate.Verdict.ERROR):
-        raise NotJudged(f"not everything could be judged: {outcome.summary()}")
+        raise NotJudged(f"some checks could not be judged: {outcome.summary()}")
     if failed or (unknown and inconclusive_fails):
         raise RunFailed(f"the check failed: {outcome.summary()}{advice}")
 

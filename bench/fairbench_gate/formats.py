@@ -52,7 +52,7 @@ def _verdicts(outcome: Outcome) -> Table:
 def changes_table(found: Sequence[Change]) -> RenderableType:
     """Return a table of the values that changed in one experiment.
 
-    If cluster-wide metrics changed, the table gives only the number of changes of single clients.
+    If cluster-wide metrics changed, changed metrics of single clients are only counted.
     """
     shown = of_the_cluster(found)
     table = plain_table("", *HEADINGS, "", gap=1)

@@ -27,8 +27,8 @@ from fairbench_gate.points import PairedPoint, over_seeds
 DIGITS = (3, 5, 8)
 LARGE = 1000  # percentages from this value on are printed without decimal places
 # Relative changes up to ``ROUNDING`` are ignored. Adding floating-point numbers in another order
-# changes results by less than ``ROUNDING``. A different scheduling decision changes results by
-# more.
+# changes results by less, and a different scheduling decision changes results by more than
+# ``ROUNDING``.
 ROUNDING = Fraction(1, 10**12)
 
 
@@ -53,7 +53,7 @@ class Change(NamedTuple):
 
     @property
     def direction(self) -> str:
-        """The direction of a change: ``worse``, ``better``, or "" if no direction is better."""
+        """The direction of a change: ``worse``, ``better``, or "" if it is neither."""
         metric = metric_of(self.metric)
         better = metric.better if metric else Better.NEITHER
         if better is Better.NEITHER or not (self.before.is_number and self.after.is_number):
@@ -84,7 +84,7 @@ def _short(value: Value, digits: int) -> str:
 def relative_difference(before: Fraction, after: Fraction) -> str:
     """Return the change from ``before`` to ``after`` in percent, such as ``+3.2%``.
 
-    If ``before`` is 0, return the plain difference.
+    If ``before`` is 0, return the signed difference without a percent sign.
     """
     if before == 0:
         return _signed(float(after))
@@ -96,16 +96,16 @@ def _signed(value: float) -> str:
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change, ...]:
-    """Return all values of two summaries that differ by more than rounding."""
+    """Return the metrics whose values in two summaries differ by more than rounding."""
     old, new = values_of(before), values_of(after)
     pairs = [Change(key, old.get(key, ABSENT), new.get(key, ABSENT)) for key in {**old, **new}]
     return tuple(pair for pair in pairs if _differ(pair.before, pair.after))
 
 
 def of_the_cluster(found: Sequence[Change]) -> Sequence[Change]:
-    """Return the changes of cluster-wide metrics or, if there are none, of single clients.
+    """Return the changed cluster-wide metrics or, if none changed, the changed client metrics.
 
-    Changes of single clients are numerous, and usually follow from cluster-wide changes.
+    Client metrics are numerous, and their changes usually follow from cluster-wide changes.
     """
     return [one for one in found if not one.metric.startswith(CLIENTS)] or found
 
@@ -190,7 +190,7 @@ class Outcome:
         return f"{counted(self.points, 'point')}, {counted(len(self.rows), 'check')}: {counts}"
 
 
-MOST_NAMED = 4  # largest number of exceeded limits that the answer names
+MOST_NAMED = 4  # largest number of exceeded limits that the verdict's sentence names
 ANSWERS = {
     Verdict.ERROR: "Not judged",
     Verdict.FAIL: "Failed",
@@ -214,8 +214,8 @@ def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -
     """
     if not texts and not all(pair.simulated for pair in pairs):
         raise UsageError(
-            "--fail-if is missing: only simulated runs give the same results each time, so "
-            "other runs need a limit for each metric"
+            "--fail-if is missing: runs on real servers need a limit for each metric, because "
+            "only simulated runs give the same results each time"
         )
     summaries = [summary for pair in pairs for summary in (*pair.before, *pair.after)]
     known = {key for summary in summaries for key in values_of(summary)}

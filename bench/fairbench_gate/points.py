@@ -23,8 +23,8 @@ MAX_SHOWN = 4  # largest number of differing keys that a message names
 class GatePoint:
     """An experiment with one simulated run, or with measured runs that differ only in the seed.
 
-    The check compares points with equal ``experiment``, which holds the tables of the experiment
-    file without the tag, and the seeds of all runs.
+    ``experiment`` contains the tables of the experiment file, except for the tag, and the seeds of
+    all runs. Two points are compared if their ``experiment`` is equal.
     """
 
     runs: tuple[ComparedRun, ...]
@@ -144,9 +144,9 @@ def _is_simulated(run: ComparedRun) -> bool:
 def _pair_over_changes(
     before: Mapping[str, GatePoint], after: dict[str, GatePoint], allowed: Collection[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Give equal keys to experiments that differ only in changed defaults or in allowed keys.
+    """Give equal keys to experiments that differ only in changed defaults or ``allowed`` keys.
 
-    The result maps the key of each pair to the differences within the pair.
+    The result maps the common key of two experiments to their differences.
     """
     causes: dict[str, tuple[str, ...]] = {}
     lonely = {key: point for key, point in after.items() if key not in before}
@@ -163,7 +163,7 @@ def _pair_over_changes(
             after[key] = after.pop(same[0])
             del lonely[same[0]]
             found = changes[same[0]]
-            # A changed default explains a difference only if both experiments use its component.
+            # A default is no cause if only one of the two experiments uses its component.
             exchanged = {name for one in found.by_choice for name in re.findall(r'"([^"]*)"', one)}
             of_both = [one for one in found.by_default if one.partition(".")[0] not in exchanged]
             causes[key] = (
@@ -179,7 +179,7 @@ def _changes(one: GatePoint, other: GatePoint) -> experiments.SpecChanges:
 
 
 def _kept_defaults(point: GatePoint) -> tuple[str, ...]:
-    """Return the old defaults that simulated runs still use because they rerun a stored file."""
+    """Return the old defaults that simulated runs keep because they repeat a stored experiment."""
     # An experiment that another version of fairbench stored may be invalid in this version.
     with suppress(UsageError):
         if point.simulated:

@@ -126,8 +126,8 @@ def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
             for key, value in expected.items():
                 if theirs.get(key) != value:
                     raise UsageError(
-                        f"{name} has {key} {theirs.get(key)}, and {where} it is {value}: "
-                        "servers would differ; install the same version on both"
+                        f"{key} is {theirs.get(key)} on {name}, but {value} {where}; install the "
+                        "same version on both, because servers would differ otherwise"
                     )
 
 

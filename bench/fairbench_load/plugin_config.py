@@ -174,8 +174,8 @@ def config_from(environment: Mapping[str, str]) -> PluginConfig:
         )
     if local_class(local).decodes_first is not None:
         raise UsageError(
-            f"{LOCAL} = {local!r}: this scheduler chooses between prefill and decoding, which only "
-            "the simulated SGLang supports; name another scheduler"
+            f"{LOCAL} = {local!r}: chooses between prefill and decode steps, which only the "
+            "simulated SGLang supports; name another scheduler"
         )
     settings = read_variable(environment, SETTINGS, f'{{"{local}.PARAM": VALUE}}')
     shape = '{"policy": "POLICY", "clients": ["CLIENT"]}'

@@ -315,10 +315,10 @@ class RayLauncher:
                 case Connected() | None:
                     pass
             if time.monotonic() > until:
-                had = "no room for all" if wanted.spread else f"room for {placing.placed}"
+                had = "no room for all" if wanted.spread else f"room for only {placing.placed}"
                 raise RunFailed(
                     f"{wanted.asked.format(wanted.replicas)}: the Ray cluster at {self._address} "
-                    f"had {had} within {timeout_s:g} s; each server needs {placing.needs}"
+                    f"still had {had} after {timeout_s:g} s; each process needs {placing.needs}"
                 )
         raise KeyboardInterrupt
 
@@ -345,7 +345,7 @@ def _fit_places(calls: ReplicaCalls, placed: ReplicasPlaced, wanted: Wanted) -> 
             raise UsageError(f"node {host}: {f'{error}' or 'does not answer'}") from None
         if wanted.gpus and not placed.gpus and not found.needs_no_gpu:
             raise UsageError(
-                f"node {host}: Ray has no GPU on this node, and tp = {wanted.gpus} needs one"
+                f"node {host}: Ray has no GPU on this node, but tp = {wanted.gpus} needs GPUs"
             )
         versions[f"node {host}, for {wanted.name}-{number}"] = found.versions
         places.append(RemotePlace(calls, number, found.python))

@@ -83,7 +83,7 @@ class Decoder:
     def _new_member(self) -> zlib._Decompress:
         self._members += 1
         if self._members > MOST_MEMBERS:
-            raise bad_request(f"the body has more than {MOST_MEMBERS} compressed members")
+            raise bad_request(f"the body has more than {MOST_MEMBERS} compressed streams")
         raw = self._encoding == "deflate" and self._piece[0] & METHOD_BITS != ZLIB_METHOD
         return zlib.decompressobj(RAW_DEFLATE if raw else WINDOWS[self._encoding])
 
@@ -199,8 +199,8 @@ class BodyMemory:
         number, fits = self._arriving.would_have(client, 1)
         if not fits:
             raise too_many(
-                f"this client would have {number} request bodies in upload at once, more than "
-                "allowed now; send fewer at a time"
+                f"this client would upload {number} request bodies at the same time, more than "
+                "the current limit; send fewer at the same time"
             )
         self._arriving.take_units(client, 1)
         lease = BodyLease(self._bytes, self._arriving, client)
@@ -228,8 +228,8 @@ class BodyLease:
         own, fits = self._memory.would_have(self._client, size - self.taken)
         if not fits:
             raise too_many(
-                f"the bodies of this client would take {max(own >> 20, 1)} MiB of memory, "
-                "more than the limit allows; send fewer at a time"
+                f"this client's request bodies would take {max(own >> 20, 1)} MiB of memory, "
+                "more than the limit allows; send fewer at the same time"
             )
         self._memory.take_units(self._client, size - self.taken)
         self.taken = size

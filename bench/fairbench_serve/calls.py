@@ -218,7 +218,9 @@ class GenerateApi(Api):
             raise bad_request(SEVERAL)
         sampling = self._sampling_of(reader)
         if sampling.n not in (None, 1):
-            raise bad_request("sampling_params: n: must be 1; /v1/completions takes n")
+            raise bad_request(
+                "sampling_params: n: must be 1; use /v1/completions for several outputs"
+            )
         if body.input_ids is not None:
             ids = reader.listed_ids(body.input_ids)
         elif body.text is not None:
@@ -340,9 +342,7 @@ class MessagesApi(Api):
         for block in chain.from_iterable(one for one in contents if isinstance(one, list)):
             if block.get("type") not in _BLOCKS:
                 kind = str(block.get("type"))[:64]
-                raise bad_request(
-                    f"messages: type {kind!r} is not a block that this router passes on"
-                )
+                raise bad_request(f"messages: blocks of type {kind!r} are not forwarded")
         _check_tools(body.tools)
         shapes.check_constraints(given, patterns=reader.limits.patterns)
         shapes.check_stops(body.stop_sequences)
@@ -404,7 +404,7 @@ def _readable(where: str = "") -> Iterator[None]:
 def _check_prompt_logprobs(tokens: int) -> None:
     if tokens > MOST_PROMPT_LOGPROBS:
         raise bad_request(
-            "log-probabilities can be requested for at most the last "
+            "log-probabilities can be requested only for the last "
             f"{MOST_PROMPT_LOGPROBS} tokens of a prompt"
         )
 
@@ -420,6 +420,6 @@ def _check_tools(tools: list[dict[str, Any]] | None) -> None:
         )
         if not kind.startswith(_OWN_TOOLS):
             raise bad_request(
-                f"tools: type {kind[:64]!r}: a tool that the worker runs is not passed on, because "
-                "the router cannot reserve the answers that follow"
+                f"tools: type {kind[:64]!r}: the router does not forward tools that the worker "
+                "runs, because they cause further outputs, and it reserves only one output"
             )

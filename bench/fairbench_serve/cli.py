@@ -36,8 +36,8 @@ def serve(
         bool,
         Option(
             "--client-limit/--no-client-limit",
-            help="Limit each client's share of the workers. A client that is alone at the router "
-            "leaves a fifth of the workers free for other clients. The settings "
+            help="Limit each client's share of the workers. By default, a client may use at most "
+            "four fifths of the workers, even if no other client sends requests. The settings "
             "gateway.client_limit, gateway.client_requests and gateway.client_reserve change "
             "the limits of clients.",
         ),

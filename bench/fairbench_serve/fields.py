@@ -314,9 +314,7 @@ def check_ids(ids: range | list[int], vocab_size: int | None, where: str) -> Non
     if not ids or vocab_size is None:
         return
     if min(ids) < 0 or max(ids) >= vocab_size:
-        raise bad_request(
-            f"{where}: token ids must be from 0 to {vocab_size - 1}, the model's vocabulary"
-        )
+        raise bad_request(f"{where}: the model's token ids must be from 0 to {vocab_size - 1}")
 
 
 def check_bias(bias: Mapping[str, float] | None, vocab_size: int | None) -> None:
@@ -444,7 +442,7 @@ def check_stops(stop: str | list[str] | None) -> None:
     stops = [stop] if isinstance(stop, str) else stop or []
     if len(stops) > MOST_STOPS or any(len(one) > LONGEST_STOP for one in stops):
         raise bad_request(
-            f"stop: must be at most {MOST_STOPS} texts of at most {LONGEST_STOP} characters"
+            f"stop: must be at most {MOST_STOPS} strings of at most {LONGEST_STOP} characters"
         )
 
 
@@ -546,7 +544,7 @@ class _Walk:
         path = str(target).split("/")
         if len(path) != 3 or path[0] != "#" or path[1] not in _DEFINITIONS:
             raise bad_request(
-                f"{self.where}: {name}: must be # or a name in #/$defs or #/definitions"
+                f"{self.where}: {name}: must be '#', '#/$defs/NAME' or '#/definitions/NAME'"
             )
         key = path[2].replace("~1", "/").replace("~0", "~")
         tables = [(n, one.get(path[1])) for n, one in enumerate(place.around)]
@@ -573,7 +571,7 @@ class _Walk:
         texts = len(value) // TEXT_VALUE if isinstance(value, str) else 0
         self.budget.spend(1 + texts, self.where)
         if isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:
-            raise bad_request(f"{self.where}: a number must fit 64 bits")
+            raise bad_request(f"{self.where}: a number must fit into 64 bits")
         if depth > MOST_DEPTH:
             raise bad_request(f"{self.where}: nested more than {MOST_DEPTH} levels deep")
 

@@ -55,7 +55,7 @@ def worker_keys(key: str | None, path: Path | None) -> WorkerKeys:
     if key is not None and filed.default is not None:
         raise UsageError(
             f"--worker-key cannot be combined with {path}, which also has a key for "
-            f'"{OTHERS}"; give only one of them'
+            f'"{OTHERS}" (all other workers); give only one of the two keys'
         )
     return replace(filed, default=key or filed.default)
 
@@ -123,8 +123,8 @@ def read_keys(path: Path) -> KeysFile:
     for number, (client, table) in enumerate(tables.items(), 1):
         if not isinstance(table, dict) or client not in with_tenants(data.values()):
             raise DataError(
-                f"{path}: {CLIENTS}: entry {number} must be a table, named after a client that has "
-                "a key, or after the tenant of such a client"
+                f"{path}: {CLIENTS}: entry {number} must be a table whose name is a client that "
+                "has a key, or the tenant of a client that has a key"
             )
         _check_client_table(table, f"{path}: {CLIENTS}.{client}")
         if client in tenants_of(data.values()) and table.keys() - {WEIGHT}:
@@ -168,7 +168,7 @@ def _check_client_table(table: Mapping[str, Any], where: str) -> None:
         if name not in FIELDS:
             names = ", ".join(FIELDS)
             raise DataError(
-                f"{where}: entry {number} must be one of {names}; keys must stand above the tables"
+                f"{where}: field {number} must be one of {names}; API keys must be above all tables"
             )
     try:
         checked_weights({WEIGHT: table.get(WEIGHT, 1)})

@@ -86,8 +86,8 @@ def check_message(message: PeerMessage) -> None:
         fits &= all(abs(value) <= MOST_TOKENS for _, of in sums for value in of.values())
         if not (fits and all(map(is_name, {*dict(sums), *totals.waiting}))):
             raise bad_request(
-                f"the totals of the router {origin!r} have a version number, a sum of tokens or a "
-                "client name outside the limits; run the same release of fairbench on all routers"
+                f"the totals of the router {origin!r} have an invalid version number, token sum or "
+                "client name; run the same release of fairbench on all routers"
             )
 
 

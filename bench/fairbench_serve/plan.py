@@ -202,8 +202,8 @@ def peers_by(
         )
     if admin is not None:
         raise UsageError(
-            f"--peer {urls[0]} cannot be combined with --admin-port, because all routers must "
-            "have the same workers"
+            f"--peer {urls[0]} cannot be combined with --admin-port, which would change the "
+            "workers of one router only"
         )
     if admission_params(held.settings).is_on:
         raise UsageError(f"--peer {urls[0]} cannot be combined with admission.policy")

@@ -79,7 +79,7 @@ def _rows(folders: Sequence[Path], paper: PaperTable) -> list[dict[str, str]]:
     for path in paths:
         if path.exists():
             return read_rows(path)
-    raise DataError(f"{paths[-1]}: no such file; give a folder of results, such as results")
+    raise DataError(f"{paths[-1]}: no such file; give a folder of results, such as 'results'")
 
 
 def _counted(paper: PaperTable, setting: str, rows: Sequence[Row]) -> tuple[str, str, str]:

@@ -20,9 +20,9 @@ def reproduce(
         str,
         typer.Argument(
             metavar="FIGURE",
-            help="Name of a figure such as fig7, or all; claims (a table of all claims); vtc, "
-            "preble or textbook (studies); frontier (fair-finish against the other schedulers); or "
-            "artifact (a page about every figure and claim).",
+            help="Name of a figure, such as fig7, or all. Other values: claims judges all claims; "
+            "vtc, preble and textbook repeat studies; frontier compares fair-finish with the other "
+            "schedulers; artifact writes a page about every figure and claim.",
         ),
     ],
     quick: Annotated[
@@ -72,9 +72,9 @@ def reproduce(
         Option(
             "--from",
             metavar="DIR",
-            help="With claims, vtc, preble or artifact: judge the claims without any run, from "
-            "the per-seed values and verdicts that are stored in this directory, such as "
-            "results.",
+            help="With claims, vtc, preble or artifact: make no run, and judge the claims from "
+            "the per-seed values and verdicts in this directory. The directory 'results' has "
+            "them.",
         ),
     ] = None,
     executor: ExecutorName = LOCAL,

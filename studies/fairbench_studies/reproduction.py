@@ -111,8 +111,8 @@ def _check(asked: Asked) -> None:
         raise UsageError(f"--seeds can be given only with {FRONTIER}, not with {figure}")
     if preset is not None and (asked.on_map or figure in (*PAPERS, TEXTBOOK, ARTIFACT)):
         raise UsageError(
-            f"--preset {preset} can be given only with {FRONTIER} and with figures and claims of "
-            f"the DLPM paper, not with {figure}"
+            f"--preset {preset} can be given only with {FRONTIER}, or with figures or claims "
+            f"of the DLPM paper, not with {figure}"
         )
     if asked.source is not None and (figure not in (CLAIMS, *PAPERS, ARTIFACT) or asked.on_map):
         other = "--map" if asked.on_map else figure
@@ -211,7 +211,7 @@ def _fill(
             if context.interrupted():
                 raise context.interrupted.ended(f"interrupted; finished runs are in {folder}")
     if failed:
-        raise RunFailed(f"runs failed: {failed}; see the folder `failed` in each folder of runs")
+        raise RunFailed(f"runs failed: {failed}; see the subfolder `failed` of each sweep")
 
 
 def _judge(folders: Mapping[PaperFigure, Path], claims_dir: Path) -> None:

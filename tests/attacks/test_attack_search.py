@@ -141,7 +141,7 @@ def test_a_resumed_search_keeps_its_settings(tmp_path):
         words = ["attack", "--resume", str(store.path), "--trials", "400"]
         result = CliRunner().invoke(app, words)
     assert (result.exit_code, store.plan()) == (2, PLAN)
-    assert "another process still runs this run; wait for its end" in result.stderr
+    assert "another process is executing this run; wait until it ends" in result.stderr
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def test_after_update_check_finds_no_change(updated):
     [
         ("victim_p95_s:-10%", "must be written victim_p95_s:+10%"),
         ("victim_p95:+10%", "unknown metric 'victim_p95'"),
-        ("duration:+1", "has no better direction"),
+        ("duration:+1", "neither higher nor lower is better"),
     ],
 )
 def test_a_wrong_clause_is_refused_before_anything_runs(folder, monkeypatch, clause, message):

@@ -78,7 +78,7 @@ def test_without_a_clause_only_simulated_runs_can_be_checked(tmp_path):
         store(tmp_path / side, spec={"backend": backend}, **emulated)
     result = invoke("check", tmp_path / "a", tmp_path / "b")
     assert result.exit_code == 2
-    assert "--fail-if is missing: only simulated runs give the same" in result.stderr
+    assert "--fail-if is missing: runs on real servers need a limit" in result.stderr
     assert "measured" not in result.stderr
 
 

@@ -115,7 +115,7 @@ def test_wrong_usage_is_exit_code_2_and_one_line(compared, tmp_path):
         (["vtc", "lpm", "--num-runs", "0"], "--num-runs"),
         (
             ["vtc", "lpm", "--baseline", "vtc"],
-            "baseline vtc: needs a single directory; with several",
+            "baseline vtc: needs a single directory; leave it out",
         ),
         (["vtc", "nowhere.toml"], "nowhere.toml: cannot be read"),
         ([path, "lpm"], "holds 2 experiments; give this directory as the only"),
@@ -139,7 +139,7 @@ def test_wrong_usage_is_exit_code_2_and_one_line(compared, tmp_path):
         ([path, "--metric", "jain_indx"], "Did you mean 'jain_index'?"),
         (
             [path, "--metric", "duration"],
-            "has no better direction; choose a metric with a better direction",
+            "neither higher nor lower is better; choose another metric",
         ),
         ([vtc], "must hold runs of two or more schedulers in one"),
         ([tmp_path / "empty"], "empty: holds no run"),

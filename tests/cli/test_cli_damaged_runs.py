@@ -115,7 +115,10 @@ def test_an_integer_of_60_digits_in_the_summary_is_refused(run, refused):
     summary = json.loads((run / "summary.json").read_text())
     (run / "summary.json").write_text(json.dumps({**summary, "victim_p99_s": 10**59}))
     line = refused("check", "good", "run", "--fail-if", "victim_p99_s:+10%")
-    assert line == "run/summary.json: cannot be read: an integer of 60 digits does not fit 64 bits"
+    assert (
+        line
+        == "run/summary.json: cannot be read: an integer of 60 digits does not fit into 64 bits"
+    )
 
 
 def test_a_page_that_cannot_be_written_leaves_the_old_page(run, monkeypatch, refused):

@@ -30,7 +30,7 @@ WRONG = [
 def test_a_number_in_other_digits_is_one_line(words):
     result = CliRunner().invoke(app, list(words))
     assert result.exit_code == 2
-    assert result.stderr.endswith(": write numbers with the digits 0 to 9\n")
+    assert result.stderr.endswith(": only the digits 0 to 9 are accepted in numbers\n")
     assert result.stderr.count("\n") == 1
 
 

@@ -67,7 +67,7 @@ def summary(whole_summary):
         (["--set", "quantum=5"], "--set quantum=5: write NAME.PARAM=VALUE"),
         (["--set", "dlpm.quantum"], "--set dlpm.quantum: write NAME.PARAM=VALUE"),
         (["--prefill", "0", "--decode", "1"], "prefill = 0: must be greater than or equal to 1"),
-        (["--prefill", "2"], "prefill = 2: needs decode, too, the number of decode replicas"),
+        (["--prefill", "2"], "prefill = 2: needs decode, the number of decode replicas, too"),
         (
             ["--prefill", "1", "--decode", "1", "--dp", "2"],
             "dp = 2: cannot be combined with prefill = 1",
@@ -94,9 +94,12 @@ def summary(whole_summary):
         (["--request-rate", "fast"], "--request-rate fast: must be a valid number"),
         (["--num-runs", "0"], "--num-runs 0: must be greater than or equal to 1"),
         (["--num-runs", "9" * 20], f"--num-runs {'9' * 20}: must be less than or equal to 10000"),
-        (["--num-programs", "9" * 20, "--duration", "5"], "must fit 64 bits"),
+        (["--num-programs", "9" * 20, "--duration", "5"], "must fit into 64 bits"),
         (["--max-running-requests", "9" * 20], "engine.max_running_requests = 9999"),
-        (["--set", f"dlpm.quantum={'9' * 20}"], "dlpm.quantum = 99999999999999999999: must fit 64"),
+        (
+            ["--set", f"dlpm.quantum={'9' * 20}"],
+            "dlpm.quantum = 99999999999999999999: must fit into 64",
+        ),
         (["--set", "vct.charge=input"], "and 105 others. Did you mean 'vtc'?"),
         (["--goodput", ","], "--goodput ,: write [NAME.]LATENCY:TIME"),
         (["access.csv"], "access.csv: must be an experiment in TOML; for a trace, write --trace"),
@@ -138,7 +141,7 @@ def test_wrong_flags_are_refused(refused, arguments, expected):
 def test_a_gate_is_refused_without_sessions(refused, gate, engine):
     said = refused("run", "--gateway", gate, "--engine", engine, "--workload", "vtc-overload")
     assert f"gateway = '{gate}': the gateway decides by session, but every program" in said
-    assert "choose a workload with sessions, such as sessions, agent or tool-use" in said
+    assert "choose a workload with sessions, such as 'sessions', 'agent' or 'tool-use'" in said
 
 
 def test_a_gate_is_refused_before_a_trace_without_sessions(refused, tmp_path):

@@ -83,9 +83,9 @@ def test_wrong_keys_are_named_and_never_shown(refused, tmp_path, text, expected)
 @pytest.mark.parametrize(
     ("header", "expected"),
     [
-        ("a b=c", "header 'a b': the name of a header must be letters, digits and dashes"),
-        ("é=c", "header 'é': the name of a header must be letters"),
-        ("a\nb=c", r"header 'a\nb': the name of a header must be letters"),
+        ("a b=c", "header 'a b': the name may contain only letters, digits and dashes"),
+        ("é=c", "header 'é': the name may contain only letters"),
+        ("a\nb=c", r"header 'a\nb': the name may contain only letters"),
         ("a=c\nd", "header a: the value must be one line of text"),
         ("Content-Length=5", "header Content-Length is set by fairbench itself; leave it out"),
     ],

@@ -28,7 +28,7 @@ def test_score_refuses_a_status_that_is_a_list(refused, tmp_path):
         ("prompt_len", 1e300, "field 'prompt_len' must hold whole numbers from 1 to 10000000"),
         ("client", 2**40, "field 'client' must hold whole numbers from 0 to 2147483647"),
         ("req_time", 1e300, "field 'req_time' must hold times of at most 1e+10 s"),
-        ("req_time", 10**400, "cannot be read: an integer of 401 digits does not fit 64 bits"),
+        ("req_time", 10**400, "cannot be read: an integer of 401 digits does not fit into 64 bits"),
     ],
 )
 def test_validate_refuses_impossible_measurements(refused, tmp_path, field, value, complaint):
@@ -41,8 +41,8 @@ def test_validate_refuses_impossible_measurements(refused, tmp_path, field, valu
     ("text", "complaint"),
     [
         ("[" * 100_000, "nested too deeply"),
-        ('{"path": ' + "1" * 4000 + "}", "an integer of 4000 digits does not fit 64 bits"),
-        ('{"path": ' + "1" * 5000 + "}", "an integer of 5000 digits does not fit 64 bits"),
+        ('{"path": ' + "1" * 4000 + "}", "an integer of 4000 digits does not fit into 64 bits"),
+        ('{"path": ' + "1" * 5000 + "}", "an integer of 5000 digits does not fit into 64 bits"),
     ],
 )
 def test_json_that_python_itself_does_not_read(refused, tmp_path, command, text, complaint):

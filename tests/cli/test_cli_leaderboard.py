@@ -121,7 +121,7 @@ def test_files_of_other_seeds_are_combined_and_of_the_same_seeds_are_refused(lin
         (["LINES", "--sort", "speed"], "unknown metric 'speed'"),
         (
             ["LINES", "--sort", "victim_n"],
-            "has no better direction; choose a metric with a better direction",
+            "neither higher nor lower is better; choose another metric",
         ),
         (["LINES", "--baseline", "vct"], "unknown baseline 'vct': choose from fcfs, vtc. Did"),
         (["LINES", "--place", "judge"], "unknown place 'judge'"),

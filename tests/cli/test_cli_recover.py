@@ -44,7 +44,7 @@ def under_way(tmp_path):
 @pytest.mark.slow
 def test_no_saved_record_is_lost_to_sigkill(under_way):
     process, path = under_way
-    assert "another process still runs this run; wait for" in invoke("recover", path).stderr
+    assert "another process is executing this run; wait until" in invoke("recover", path).stderr
     process.kill()
     process.communicate()
     refused = invoke("show", path)

@@ -136,7 +136,7 @@ def test_a_sweep_does_not_touch_a_run_of_another_process(swept):
     assert result.exit_code == 2
     assert (
         result.stderr
-        == f"fairbench: {path}: another process still runs this run; wait for its end\n"
+        == f"fairbench: {path}: another process is executing this run; wait until it ends\n"
     )
     assert contents(path) == before
 

@@ -61,8 +61,8 @@ def test_a_comparison_is_planned_and_resumed_with_both_sides():
         ({"prefill": 0, "decode": 1}, "prefill = 0: must be greater than or equal to 1"),
         ({"prefill": 1, "decode": 0}, "decode = 0: must be greater than or equal to 1"),
         ({"prefill": "x", "decode": 1}, "prefill = 'x': must be a valid integer"),
-        ({"prefill": 2}, "prefill = 2: needs decode, too, the number of decode replicas"),
-        ({"decode": 2}, "decode = 2: needs prefill, too, the number of prefill replicas"),
+        ({"prefill": 2}, "prefill = 2: needs decode, the number of decode replicas, too"),
+        ({"decode": 2}, "decode = 2: needs prefill, the number of prefill replicas, too"),
         ({**SIDES, "dp": 3}, "dp = 3: must be prefill + decode = 4; leave dp out"),
         (
             {"prefill": 4096, "decode": 1},
@@ -76,14 +76,14 @@ def test_a_comparison_is_planned_and_resumed_with_both_sides():
             {**SIDES, "backend": {"kind": "emulator"}},
             "prefill = 1: not supported by backend emulator",
         ),
-        ({**SIDES, "routers": 2}, "routers = 2: cannot be combined with prefill and decode"),
+        ({**SIDES, "routers": 2}, "routers = 2: must be unset if prefill and decode are set"),
         (
             {**SIDES, "eviction": "lru"},
-            "eviction = 'lru': cannot be combined with prefill and decode",
+            "eviction = 'lru': must be unset if prefill and decode are set",
         ),
         (
             {**SIDES, "memory_records": True},
-            "memory_records = True: cannot be combined with prefill and decode",
+            "memory_records = True: must be unset if prefill and decode are set",
         ),
     ],
 )
@@ -103,8 +103,10 @@ def test_dp_is_refused_with_prefill_or_decode_even_if_the_sum_is_right():
     assert "dp = 3" in message({}, {}, {"dp": 3, **SIDES})
     assert "'bandwith_gb_s'" in message(SIDES, {f"{PART}.bandwith_gb_s": 2})
     reserve = {f"{PART}.reserve": "admission"}
-    assert "because engine vllm reserves memory" in message({**SIDES, "engine": "vllm"}, reserve)
+    assert "not supported by engine vllm, which cannot reserve" in message(
+        {**SIDES, "engine": "vllm"}, reserve
+    )
     ahead = {"vllm.async_scheduling": True}
-    says = "vllm.async_scheduling = True: cannot be combined with prefill and decode"
+    says = "vllm.async_scheduling = True: must be unset if prefill and decode are set"
     assert says in message({**SIDES, "engine": "vllm"}, ahead)
     assert "choose from arrival, admission" in message(SIDES, {f"{PART}.reserve": "now"})

@@ -145,14 +145,14 @@ def test_flags_of_a_server_are_settings_of_the_code(engine, flags, settings):
 @pytest.mark.parametrize(
     ("engine", "flags", "settings", "message"),
     [
-        ("sglang", ["--lora-paths", "x"], {}, "engine_code for sglang '--lora-paths': choose from"),
+        ("sglang", ["--lora-paths", "x"], {}, "engine_code of sglang '--lora-paths': choose from"),
         ("sglang", ["--max-num-seqs", "8"], {}, "'--max-num-seqs': choose from --chunked-prefill"),
         ("vllm", ["--max-num-seq", "8"], {}, "Did you mean '--max-num-seqs'?"),
         ("vllm", ["--no-block-size"], {}, "'--no-block-size': choose from --block-size"),
         ("vllm", ["--enable-prefix-caching=1"], {}, "--enable-prefix-caching takes no value"),
         ("vllm", ["--max-num-seqs", "--watermark=0"], {}, "--max-num-seqs needs a value"),
         ("sglang", ["--max-running-requests=0"], {}, "engine.max_running_requests = 0: "),
-        ("sglang", ["8"], {}, "unknown server_args with engine_code for sglang '8'"),
+        ("sglang", ["8"], {}, "unknown flag in server_args for engine_code of sglang '8'"),
         (
             "sglang",
             ["--max-running-requests=8"],

@@ -126,7 +126,7 @@ def test_a_preset_without_an_engine_leaves_the_engine_to_the_user(tmp_path):
     ("key", "message"),
     [
         ("engine.chunk", "unknown parameter of engine 'chunk'"),
-        ("engin.max_total_tokens", "unknown part in a setting 'engin'"),
+        ("engin.max_total_tokens", "unknown prefix of a setting 'engin'"),
         ("window", "window = 2: choose from arrivals, whole"),
     ],
 )

@@ -31,7 +31,10 @@ def test_a_file_can_set_everything_that_flags_can(tmp_path):
             "dp = 1\nshceduler = 'vtc'",
             r"experiment\.toml: unknown key 'shceduler'.*mean 'scheduler'",
         ),
-        ('{"scheduler": "vtc"}', r"experiment\.toml: is JSON, and must be TOML: lines KEY = VALUE"),
+        (
+            '{"scheduler": "vtc"}',
+            r"experiment\.toml: is JSON, but must be TOML with lines KEY = VALUE",
+        ),
         ("dp = ", r"experiment\.toml: line 1: "),
         ("settings = 3", r"experiment\.toml: settings: must be a table"),
     ],
@@ -102,7 +105,7 @@ def test_errors_in_a_flag_do_not_name_the_file(tmp_path):
     file = read_experiment(path)
     with pytest.raises(UsageError, match=r"^dp = -1: must be"):
         resolve({"dp": -1}, {}, file, path=path)
-    with pytest.raises(UsageError, match=r"^unknown part in a setting 'dlpn'"):
+    with pytest.raises(UsageError, match=r"^unknown prefix of a setting 'dlpn'"):
         resolve({"dp": 1}, {"dlpn.quantum": 1}, file, path=path)
     with pytest.raises(UsageError, match=r"^warmup_s = 30.0: must be below"):
         resolve({"dp": 1, "duration_s": 20}, {}, file, path=path)

@@ -36,7 +36,7 @@ def test_settings_hold_exactly_the_parts_in_use():
         # an error although vtc is not in use
         ("vtc.charg", "input", "unknown parameter of vtc 'charg'"),
         ("vtc.charge", "inputs", "vtc.charge = 'inputs': choose from extend, input, gpu-time."),
-        ("dlpn.quantum", 5, "unknown part in a setting 'dlpn'"),
+        ("dlpn.quantum", 5, "unknown prefix of a setting 'dlpn'"),
         (
             "preble.groups",
             5,

@@ -159,7 +159,7 @@ def test_only_the_first_tokens_of_a_text_that_can_never_fit_are_counted():
 
     found, status, answer = run(test, settings={"engine.max_total_tokens": 100})
     assert (found, status) == (101, 400)
-    assert "do not fit the KV pool of 100 tokens" in answer["message"]
+    assert "do not fit into the KV pool of 100 tokens" in answer["message"]
 
 
 def test_a_request_that_can_never_fit_is_refused_immediately():
@@ -170,7 +170,10 @@ def test_a_request_that_can_never_fit_is_refused_immediately():
 
     status, message = run(test, settings={"engine.max_total_tokens": 100})
     assert status == 400
-    assert message == "at least 80 input and 30 new tokens do not fit the KV pool of 100 tokens"
+    assert (
+        message
+        == "at least 80 input tokens and 30 output tokens do not fit into the KV pool of 100 tokens"
+    )
 
 
 def test_a_request_above_the_rate_limit_gets_429():

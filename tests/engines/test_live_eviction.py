@@ -151,7 +151,9 @@ def test_a_release_without_hooks_for_a_policy_is_refused(found, refused, monkeyp
     if not refused:
         assert release.check_evicting() == found
         return
-    with pytest.raises(UsageError, match=r"install SGLang 0\.5\.23, or remove eviction"):
+    with pytest.raises(
+        UsageError, match=r"install SGLang 0\.5\.23, or leave the setting eviction out"
+    ):
         release.check_evicting()
 
 

@@ -123,7 +123,7 @@ def server_args(**changed):
         ({"dp_size": 2, "tp_size": 2}, "vtc", "--tp-size 2: must be 1 with --dp-size 2 and vtc"),
         ({"dp_size": 2, "pp_size": 2}, "dlpm", "--pp-size 2: must be 1 with --dp-size 2 and dlpm"),
         ({"dp_size": 2, "nnodes": 2}, "fcfs", "--dp-size 2 .* with --nnodes: .* one host"),
-        ({"dp_size": 3}, "rpm", "rpm .* cannot share; use vtc or dlpm"),
+        ({"dp_size": 3}, "rpm", "rpm .* cannot share .*; use vtc or dlpm"),
         ({"dp_size": 4}, "equinox", "equinox .* cannot share"),
         (
             {"dp_size": 2, "enable_priority_scheduling": True},

@@ -192,7 +192,9 @@ def test_weights_are_those_of_each_rank(folder):
 
 
 def test_a_folder_that_cannot_be_written_is_refused_with_a_line(tmp_path):
-    with pytest.raises(UsageError, match=r"FAIRBENCH_RANKS = .*: the ranks of a server need"):
+    with pytest.raises(
+        UsageError, match=r"FAIRBENCH_RANKS = .*: must be a folder to which all ranks"
+    ):
         RankLink(tmp_path / "absent", 0, None)
 
 

@@ -37,7 +37,7 @@ def test_a_byte_order_mark_is_ignored(read):
             "file.toml: Exceeds the limit (4300 digits) for integer string conversion: "
             "value has 5000 digits",
         ),
-        (b'tag = "caf\xe9"\n', "file.toml: cannot be read: not UTF-8 text"),
+        (b'tag = "caf\xe9"\n', "file.toml: is not UTF-8 text; save it as UTF-8"),
     ],
 )
 def test_a_wrong_toml_file_is_one_line(read, content, expected):

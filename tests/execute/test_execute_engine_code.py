@@ -167,7 +167,7 @@ def test_runs_of_a_code_that_changed_meanwhile_are_not_compared(sweep):
     sweep.finish("fcfs")
     sweep.engine.policy.write_text("ORDER = 2\n")
     sweep.finish("mine")
-    with pytest.raises(DataError, match=r"was decided by sglang .* of the same Python; keep"):
+    with pytest.raises(DataError, match=r"used sglang .* with the same Python; keep"):
         compare_sweep(sweep.store.path)
 
 
@@ -184,5 +184,5 @@ def test_seeds_of_different_code_are_no_repeats(sweep, tmp_path):
     (side,) = sides(1)
     assert basis(side.combined).endswith(f"decided by {code_name(sweep.engine.code())}")
     sweep.engine.policy.write_text("ORDER = 2\n")
-    with pytest.raises(DataError, match="keep the runs of one of them, or compare their dir"):
+    with pytest.raises(DataError, match="keep the runs of one engine code, or compare the dir"):
         sides(2)

@@ -72,7 +72,7 @@ def test_metrics_offered_for_an_unknown_name_have_a_worse_side():
 
 def test_a_metric_without_a_worse_side_is_refused():
     with pytest.raises(
-        UsageError, match="has no better direction; choose a metric with a better direction"
+        UsageError, match="neither higher nor lower is better; choose another metric"
     ):
         parse_clause("dp:+1", KNOWN)
 

@@ -119,13 +119,13 @@ def test_hosts_with_other_versions_are_refused(monkeypatch):
     alike = {"host a": here | {"sglang": "1"}, "host b": here | {"sglang": "1"}}
     launchers.check_alike(alike, engine)
     other = {"host a": here | {"sglang": "1"}, "host b": here | {"sglang": "2"}}
-    with pytest.raises(UsageError, match=r"host b has sglang 2, and on host a it is 1: servers"):
+    with pytest.raises(UsageError, match=r"sglang is 2 on host b, but 1 on host a; install"):
         launchers.check_alike(other, engine)
     foreign = {"host a": here | {"Python": "2.7"}}
     launchers.check_alike(foreign, engine)  # an engine has its own Python
-    with pytest.raises(UsageError, match=r"host a has Python 2\.7, and here it is 3"):
+    with pytest.raises(UsageError, match=r"Python is 2\.7 on host a, but 3"):
         launchers.check_alike(foreign, Wanted(1))
-    with pytest.raises(UsageError, match=r"host a has fairbench 0, and here it is"):
+    with pytest.raises(UsageError, match=r"fairbench is 0 on host a, but .* here"):
         launchers.check_alike({"host a": {**here, "fairbench": "0"}}, engine)
 
 

@@ -147,7 +147,10 @@ def test_missing_files_and_unknown_clients_are_named(tmp_path):
     with pytest.raises(DataError, match=r"requests.jsonl: cannot be read"):
         read_records(tmp_path)
     write(tmp_path, records_of(changed(client="eve")))
-    with pytest.raises(DataError, match="client 'eve' is unknown: choose from client-0, client-1"):
+    with pytest.raises(
+        DataError,
+        match="unknown client 'eve' in records of a server: choose from client-0, client-1",
+    ):
         tables_of(read_records(tmp_path), CLIENTS)
 
 

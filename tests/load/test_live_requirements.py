@@ -41,4 +41,4 @@ def test_a_command_without_the_extra_says_how_to_get_it(words):
     program = [sys.executable, "-c", PROGRAM, json.dumps(words), json.dumps(PACKAGES)]
     done = subprocess.run(program, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"fairbench: live commands need {', '.join(PACKAGES)}")
+    assert done.stderr.startswith(f"fairbench: missing packages {', '.join(PACKAGES)}")

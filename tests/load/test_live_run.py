@@ -139,7 +139,7 @@ def test_finished_requests_are_not_lost_to_sigkill(tmp_path):
     with running(*LONG, "--result-dir", tmp_path) as process:
         path = under_way(process, tmp_path)
         running_still = invoke("recover", path)
-        assert "another process still runs this run; wait for" in running_still.stderr
+        assert "another process is executing this run; wait until" in running_still.stderr
         process.kill()
         process.communicate()
     written = lines(path / "live" / "requests.jsonl")
@@ -188,7 +188,10 @@ def test_a_worker_with_another_scheduler_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(EmulatorBackend, "recipe", lambda _, number, place: recipes[number])
     result = invoke("run", "--backend", "emulator", "--scheduler", "dlpm", "--result-dir", tmp_path)
     assert result.exit_code == 1
-    assert "worker-0 does not schedule as asked: the server runs the scheduler vtc" in result.stderr
+    assert (
+        "worker-0 lacks the requested scheduling: the server runs the scheduler vtc"
+        in result.stderr
+    )
 
 
 def test_an_endpoint_that_does_not_answer_is_reported(tmp_path):

@@ -72,7 +72,7 @@ def refused(tmp_path, monkeypatch):
         ),
         (
             [*EXTERNAL, "sh {port} {worker_urls}", "--router", "d2lpm"],
-            "router = 'd2lpm': cannot be set with router_command",
+            "router = 'd2lpm': cannot be combined with router_command",
         ),
         (["--router", "external"], "router = 'external': needs router_command, the command"),
         (["--ready-check-timeout-sec", "0"], "--ready-check-timeout-sec 0: must be greater than"),

@@ -104,6 +104,6 @@ def test_more_drivers_than_the_cluster_holds_are_refused(cluster):
     with pytest.raises(RunFailed) as caught, places_of(launcher, wanted, timeout_s=20):
         pass
     assert f"{caught.value}" == (
-        f"--drivers 3: the Ray cluster at {cluster.address} had no room for all within 20 s; "
-        "each needs 1 CPU"
+        f"--drivers 3: the Ray cluster at {cluster.address} still had no room for all after 20 s; "
+        "each process needs 1 CPU"
     )

@@ -126,8 +126,8 @@ def refused(launcher, wanted, error=UsageError, **options):
 
 def test_more_replicas_than_the_cluster_holds_are_refused(cluster):
     said = refused(launcher(cluster), Wanted(3), RunFailed, timeout_s=5)
-    assert said.startswith(f"dp = 3: the Ray cluster at {cluster.address} had room for 2")
-    assert said.endswith("within 5 s; each server needs 1 CPU")
+    assert said.startswith(f"dp = 3: the Ray cluster at {cluster.address} still had room for only")
+    assert said.endswith("room for only 2 after 5 s; each process needs 1 CPU")
     refused(launcher(cluster), Wanted(3), KeyboardInterrupt, interrupted=lambda: True)
 
 
@@ -137,7 +137,7 @@ def test_an_unsuitable_node_is_named(cluster, monkeypatch):
     assert re.match(r"node [\d.]+: server_python .* has no no_such_engine", said)
     ours = ServerPython(("fairbench",), "it", "NO_SUCH_PYTHON")
     said = refused(launcher(cluster), Wanted(1, ours, gpus=2))
-    assert re.match(r"node \[\d\.\]\+: Ray has no GPU on this node, and tp = 2 needs one", said)
+    assert re.match(r"node \[\d\.\]\+: Ray has no GPU on this node, but tp = 2 needs GPUs", said)
     here = launchers.versions()
     monkeypatch.setattr(launchers, "versions", lambda: {**here, "numpy": "0.1"})
     said = refused(launcher(cluster), Wanted(1))

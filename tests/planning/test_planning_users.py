@@ -75,7 +75,7 @@ def test_a_workload_that_needs_more_clients_is_not_tried_with_fewer():
     ("given", "said"),
     [
         ({"most": "user"}, "--max user: must be users"),
-        ({"high": 4}, "--dp 1..4: --max users needs one number of replicas, such as --dp 4"),
+        ({"high": 4}, "--dp 1..4: must be a single number with --max users, such as --dp 4"),
         ({"every": True}, "--every: not supported with --max users; leave one of them out"),
         ({"slos": []}, "--slo: missing; a plan needs at least one target: .*"),
         ({"slos": ["gate_wait<1s"]}, "unknown metric in --slo 'gate_wait'.*"),
@@ -91,7 +91,7 @@ def test_a_wrong_question_is_one_line(given, said):
 def test_a_trace_has_its_own_clients(tmp_path):
     log = tmp_path / "log.csv"
     log.write_text("time,user,prompt_tokens,completion_tokens\n0,a,9,3\n5,b,9,3\n10,a,9,3\n")
-    with pytest.raises(UsageError, match="--max users: a trace has its own clients; name a work"):
+    with pytest.raises(UsageError, match="--max users: not supported with a trace; name a work"):
         Clusters(question(flags={"trace": str(log)}, settings={}))
 
 

@@ -230,7 +230,7 @@ def test_the_mark_between_columns_is_found(text, tmp_path):
 )
 def test_a_log_without_column_names_says_so(line, tmp_path):
     (tmp_path / "log.csv").write_text(f"{line}\n{line}\n")
-    with pytest.raises(DataError, match=r"line 1: .*must be a line of column names"):
+    with pytest.raises(DataError, match=r"line 1: .*line 1 must list the column names"):
         read_trace(TraceParams(str(tmp_path / "log.csv")))
 
 

@@ -199,7 +199,7 @@ def test_metrics_have_a_worse_side_and_include_clients_on_request(tmp_path):
     check_metrics(["jain_index", f"clients.{name}.p99_s"], [side])
     with pytest.raises(UsageError, match=r"unknown metric 'jain_indx'.*Did you mean 'jain_index'"):
         check_metrics(["jain_indx"], [side])
-    with pytest.raises(UsageError, match=r"duration.*has no better direction"):
+    with pytest.raises(UsageError, match=r"duration.*neither higher nor lower is better"):
         check_metrics(["duration"], [side])
     found = contrast(side, side, [f"clients.{name}.p99_s"])
     assert f"{name}: P99, s" in contrast_text([found])

@@ -90,7 +90,7 @@ def test_a_plan_refuses_a_target_that_it_cannot_measure(slo, said):
     ("metric", "said"),
     [
         ("p90_ttft_ms", "needs this percentile to be chosen; give --percentiles 90"),
-        ("num_requests", "has no better direction"),
+        ("num_requests", "neither higher nor lower is better"),
         ("tree_worst_share", "the workload has no tenants"),
         ("p50_s", "is a metric of one client; write clients.client-0.p50_s"),
         ("clients.client-0.jain_index", "is a metric of the whole run; write jain_index"),

@@ -123,7 +123,9 @@ def test_a_scheduler_of_the_user_is_found_by_its_entry_point(install):
 @pytest.mark.parametrize("name", ["vtc", "d2lpm"])
 def test_no_entry_point_can_take_a_bundled_name(install, name):
     install(name, f"{__name__}:Mine")
-    with pytest.raises(UsageError, match=f"two schedulers have the name '{name}', one of them"):
+    with pytest.raises(
+        UsageError, match=f"the name '{name}' of the scheduler .* is already in use"
+    ):
         registry.locals_by_name()
 
 

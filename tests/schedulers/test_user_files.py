@@ -77,8 +77,8 @@ def test_a_file_adds_its_schedulers_and_routers(name_files, tmp_path):
         (ROUTER.replace('    name = "first"', ""), "class First needs a name of letters"),
         (ROUTER.replace("def route", "def rout"), "class First needs a method route"),
         (ROUTER.replace("class Params", "class Param"), "class First needs a dataclass Params"),
-        (ROUTER.replace("first", "vtc"), "two schedulers have the name 'vtc', one of them"),
-        ("x = 1", "has no class of a LocalScheduler or Router"),
+        (ROUTER.replace("first", "vtc"), "the name 'vtc' of the scheduler .* is already in use"),
+        ("x = 1", "has no subclass of LocalScheduler or Router"),
         (
             ROUTER + "    def on_finished(self): pass",
             "unknown hook 'on_finished'.*mean 'on_finish'",
@@ -242,15 +242,18 @@ class Mine(LocalScheduler):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("yield None", "Mine.select yielded None: must be a waiting request or a Preempt"),
+        ("yield None", "Mine.select yielded None: must be a waiting request or a 'Preempt' object"),
         ("yield request.client", "Mine.select yielded 'client-.': must be a waiting request"),
         ("return request", "select returned Request"),
         (
             "if request.client == 'client-0': yield request",
-            "local scheduler mine: stopped offering requests; 7 still wait after .* although",
+            "local scheduler mine: stopped offering requests; 7 requests still wait .* although",
         ),
         ("yield self.nope", "mine.py, line 17, in select: AttributeError: 'Mine' object has no"),
-        ("yield request; yield request", r"select yielded Request\(request_id=.*does not wait$"),
+        (
+            "yield request; yield request",
+            r"select yielded Request\(request_id=.*is not a waiting request$",
+        ),
         ("yield next(iter(()))", "mine.py, line 17, in select: StopIteration"),
     ],
 )

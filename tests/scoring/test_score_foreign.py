@@ -333,7 +333,7 @@ def test_an_impossible_request_is_named(tmp_path, complaint):
         ("[1]\n[2]\n", {}, "line 2: not JSON"),
         ("[[1]]", {}, "record 1: must be a JSON object"),
         ('{"a": 1}\n', {}, "the layout is unknown. The plain layout needs"),
-        ('{"a": 1}\n', {"layout": "vllm"}, "missing 'start_times' (start)"),
+        ('{"a": 1}\n', {"layout": "vllm"}, "missing list 'start_times' for field start"),
         ('{"a": 1}\n', {"layout": "vlm"}, "unknown layout 'vlm'"),
         ('{"result": {"responses": [1]}}', {"layout": "vtc"}, "must be a JSON object"),
         (
@@ -371,10 +371,14 @@ def test_an_unreadable_file_gets_a_reason(tmp_path, text, options, complaint):
 
 
 def test_other_files_get_a_reason_too(tmp_path):
-    for name, content in (("r.parquet", b"PAR1"), ("r.jsonl.gz", b"no gzip"), ("r.json", b"\xff")):
+    for name, content, reason in (
+        ("r.parquet", b"PAR1", "cannot be read"),
+        ("r.jsonl.gz", b"no gzip", "cannot be read"),
+        ("r.json", b"\xff", "is not UTF-8 text; save it as UTF-8"),
+    ):
         path = tmp_path / name
         path.write_bytes(content)
-        with pytest.raises(DataError, match=rf"{name}(, line 1)?: cannot be read"):
+        with pytest.raises(DataError, match=rf"{name}(, line 1)?: {reason}"):
             read_scored([path])
     with pytest.raises(DataError, match="cannot be read"):
         read_scored([tmp_path / "none.jsonl"])

@@ -27,7 +27,8 @@ def test_no_client_gets_the_whole_body_memory():
         with memory.lease("ann") as other:
             other.grow_to(4 * MIB)
             with pytest.raises(
-                Problem, match="MiB of memory, more than the limit allows; send fewer at a time"
+                Problem,
+                match="MiB of memory, more than the limit allows; send fewer at the same time",
             ):
                 other.grow_to(4 * MIB + 1)
             with memory.lease("bob") as third:
@@ -55,7 +56,7 @@ def test_arriving_bodies_are_counted_by_client_and_in_all():
     with ExitStack() as flood:
         leases = [flood.enter_context(memory.lease("flood")) for _ in range(8)]
         with pytest.raises(
-            Problem, match="would have 9 request bodies in upload at once"
+            Problem, match="would upload 9 request bodies at the same time"
         ) as raised:
             flood.enter_context(memory.lease("flood"))
         assert raised.value.status == 429

@@ -157,7 +157,7 @@ MALFORMED = [
     (GENERATE, {"input_ids": []}, "the prompt must not be empty"),
     (GENERATE, {"input_ids": [[1], [2]]}, "one prompt"),
     (GENERATE, {"input_ids": [-1]}, "0 to 2^32 - 1"),
-    (GENERATE, {"text": "a", "sampling_params": {"n": 2}}, "/v1/completions takes n"),
+    (GENERATE, {"text": "a", "sampling_params": {"n": 2}}, "use /v1/completions for several"),
     (GENERATE, {"text": "a", "sampling_params": {"max_new_tokens": -1}}, "max_new_tokens"),
     (COMPLETIONS, {"model": "m"}, "prompt"),
     (COMPLETIONS, {"prompt": ["a", "b"]}, "one prompt"),

@@ -154,7 +154,9 @@ def test_predictions_are_corrected_by_hand_computed_values():
 
 
 def test_impossible_charging_is_refused():
-    with pytest.raises(UsageError, match="needs a timing profile, because the time of iterations"):
+    with pytest.raises(
+        UsageError, match="needs a timing profile, because the time of an iteration"
+    ):
         VTC(VTC.Params(charge="gpu-time")).prepare(Setup())
     costs = Setup(costs=ProfileCosts(PLAIN))
     with pytest.raises(UsageError, match=r"\.sharing"):

@@ -38,7 +38,9 @@ def test_mixed_chunks_have_the_rules_of_the_newest_release():
     mixed = {"engine.enable_mixed_chunk": True}
     for release in ({}, {"engine.release": "0.5.23"}):
         assert replica_class(limits_of(mixed | release)) is MixedSGLangReplica
-    with pytest.raises(UsageError, match=r"^engine.enable_mixed_chunk = True: .* of 0.5.23 only"):
+    with pytest.raises(
+        UsageError, match=r"^engine.enable_mixed_chunk = True: .* SGLang 0.5.23; leave out"
+    ):
         limits_of(mixed | {"engine.release": "0.5.22"})
 
 

@@ -144,7 +144,7 @@ def test_ranks_without_a_common_memory_are_refused(changed, says, monkeypatch):
         with pytest.raises(UsageError, match=r"rpm .* cannot share"):
             check_ranks(config, build_local("rpm", {}))
         config.scheduler_config.policy = "priority"
-        with pytest.raises(UsageError, match="with --scheduling-policy priority: each class"):
+        with pytest.raises(UsageError, match="with --scheduling-policy priority: each priority"):
             check_ranks(config, build_local("vtc", {}))
         return
     with pytest.raises(UsageError, match=f"--data-parallel-size 4 is not .*{says}"):

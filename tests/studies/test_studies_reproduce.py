@@ -53,7 +53,7 @@ def test_foreign_runs_are_not_drawn_as_the_figure(swept, tmp_path):
     result = invoke("plot", "fig9", "--from", swept, "--output-dir", tmp_path)
     assert (result.exit_code, list(tmp_path.iterdir())) == (2, [])
     assert "on chat s1 dp 2 is not part of the sweep fig9; name the folder of" in result.stderr
-    assert result.stderr.endswith(f"without the paper's figure: fairbench plot {swept}\n")
+    assert result.stderr.endswith(f"To draw a picture of these runs, use fairbench plot {swept}\n")
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_plot_finds_the_runs_of_reproduce(swept, tmp_path, monkeypatch):
         (
             ["reproduce", "vtc", "--preset", "vtc-paper"],
             (
-                "--preset vtc-paper can be given only with frontier and with figures and "
+                "--preset vtc-paper can be given only with frontier, or with figures or "
                 "claims of the DLPM paper, not with vtc"
             ),
         ),

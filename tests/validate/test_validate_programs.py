@@ -56,15 +56,21 @@ def test_the_command_lines_are_parsed():
     [
         (
             {"server": "sglang, Llama-3.1-8B"},
-            "field 'server' must contain the name of the server's GPU, between commas: choose from",
+            "field 'server' must be a comma-separated list with the name of the GPU: choose from",
         ),
         (
             {"server": SERVER.replace("Llama-3.1-8B", "Falcon-7B")},
-            "field 'server' must contain the name of the served LLM, between commas: choose from",
+            "field 'server' must be a comma-separated list with the name of the LLM: choose from",
         ),
         ({"flags": "--Q 5"}, "must contain the option --schedule-policy"),
-        ({"client": CLIENT.replace("2 4", "2 x")}, "option --intervals: must be numbers"),
-        ({"client": CLIENT.replace("4 2 ", "4 2 2 ")}, "must name the 2 users"),
+        (
+            {"client": CLIENT.replace("2 4", "2 x")},
+            "option --intervals: its values must be numbers",
+        ),
+        (
+            {"client": CLIENT.replace("4 2 ", "4 2 2 ")},
+            "must have one value for each of the 2 users",
+        ),
         ({"client": CLIENT.replace("programs a user", "each")}, "must contain 'N programs a user'"),
         ({"makespan_s": None}, "field 'makespan_s' = None: must be a positive number"),
         ({"program_latencies_s": {"user0": []}}, "'user0' must be a list of seconds"),

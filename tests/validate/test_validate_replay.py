@@ -73,7 +73,10 @@ def test_runs_are_read(tmp_path, name):
         ({"path": "a/VCT/all_results_real.jsonl"}, "choose from FCFS, LCF, LShare/rpmN, VTC"),
         ({"path": "a/VCT/all_results_real.jsonl"}, "Did you mean 'VTC'?"),
         ({"path": "a/LShare/rpm0/all_results_real.jsonl"}, "'LShare/rpm0'"),
-        ({"output_len": [1, 2]}, "line 1: field 'output_len' must be as long as field 'client'"),
+        (
+            {"output_len": [1, 2]},
+            "line 1: field 'output_len' must have as many values as field 'client'",
+        ),
         ({"req_time": ["x", 1, 2]}, "field 'req_time' must be a list of numbers"),
         ({"req_time": [float("nan"), 1, 2]}, "field 'req_time' must be a list of numbers"),
         ({"req_time": 7}, "field 'req_time' must be a list of numbers"),
@@ -101,7 +104,7 @@ def test_a_missing_column_is_named(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
-    [(b"", "no records"), (b"{", "line 1: not JSON"), (b"\xff\n", "cannot be read")],
+    [(b"", "no records"), (b"{", "line 1: not JSON"), (b"\xff\n", "is not UTF-8 text")],
 )
 def test_a_bad_file_is_named(tmp_path, content, complaint):
     path = tmp_path / "runs.jsonl"

@@ -72,7 +72,7 @@ def write(folder, *records):
         ({"columns": {"client": ["a"]}}, "columns: field 'submit_s' must be a list of values"),
         (
             {"columns": {**record()["columns"], "ttft_s": [1.0]}},
-            "columns: field 'ttft_s' must be as long as field 'client'",
+            "columns: field 'ttft_s' must have one value per request",
         ),
         (
             {"columns": {**record()["columns"], "prompt_tokens": [1, -1, 1]}},
@@ -183,7 +183,9 @@ def test_a_gateway_queues_requests_over_its_limit():
         queue.enter(Request(number, "a", number, 0, (Segment("p", 1),), 1, 1), 0.0)
     queue.release(0.0, lambda request, _: fleet.sent.append(request.request_id))
     assert (fleet.sent, len(queue)) == ([0, 1], 2)
-    with pytest.raises(DataError, match="'gateway' = 'lifo': must be one of 'fifo', 'fifo, N at a"):
+    with pytest.raises(
+        DataError, match="'gateway' = 'lifo': must be 'none', 'fifo', 'fifo, N at a"
+    ):
         gateway_queue("lifo", fleet)
 
 

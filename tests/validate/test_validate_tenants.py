@@ -305,7 +305,7 @@ def test_a_run_that_cannot_be_replayed_is_a_line(tmp_path):
     assert "! lacking: " in text
     assert "run lacking: columns: field 'ttft_s' must be a list" in text
     assert "! elsewhere: no timing profile for gpu 'b200'" in text
-    assert "! lifo: field 'gateway' = 'lifo': must be one of" in text
+    assert "! lifo: field 'gateway' = 'lifo': must be 'none', 'fifo'" in text
     with pytest.raises(DataError):
         load_serving(path)
 
@@ -324,7 +324,9 @@ def test_runs_of_another_server_are_refused_with_the_reason(tmp_path):
     )
     result = CliRunner().invoke(app, ["validate", str(path)])
     assert result.exit_code == 1
-    assert "! 35000/VTC-256/overload-s4: sec6.4: Llama-2-13b on an A100" in result.stdout
+    assert (
+        "! 35000/VTC-256/overload-s4: sec6.4: measured with Llama-2-13b on an A100" in result.stdout
+    )
     told = ["--profile", "a100-80gb/llama-2-7b/tp1/sglang-0.5.10", "--pool", "35000"]
     assert CliRunner().invoke(app, ["validate", str(path), *told]).exit_code == 0
 

@@ -144,7 +144,7 @@ class TestWrongFiles:
             ("tree-of-thought", [{"question": "a"}, {"q": 1}], r"line 2: missing field 'question'"),
             ("tree-of-thought", [{"question": 5}], r"line 1: field 'question': must be a string"),
             ("tree-of-thought", [{"question": ""}], r"line 1: field 'question': must not be empty"),
-            ("tree-of-thought", [[1]], r"line 1: the record must be a JSON object or a text"),
+            ("tree-of-thought", [[1]], r"line 1: the record must be a JSON object or a string"),
             (
                 "tree-of-thought",
                 [{"x": 1}],
@@ -153,7 +153,7 @@ class TestWrongFiles:
             (
                 "long-qa",
                 [{"text": "a", "qs": []}],
-                r"records of .*text\} or a text are for programs of kind judge",
+                r"the records \(.*text\} or a string\) are for programs of kind judge",
             ),
             ("long-qa", [{"title": "a", "qa": []}], r"line 1: missing field 'text'"),
             ("long-qa", [{"text": "a", "qa": []}], r"line 1: field 'qa': must not be empty"),
@@ -391,7 +391,7 @@ class TestTokens:
             load_counter(str(tmp_path))
         bad = tmp_path / "tokenizer.json"
         bad.write_bytes(b"\xff")
-        with pytest.raises(DataError, match="cannot be read: not UTF-8 text"):
+        with pytest.raises(DataError, match="is not UTF-8 text; save it as UTF-8"):
             load_counter(str(tmp_path))
         bad.write_text("{}")
         pytest.importorskip("tokenizers")

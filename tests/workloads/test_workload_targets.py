@@ -98,7 +98,7 @@ def test_multiples_need_a_timing_profile():
     with pytest.raises(
         UsageError,
         match=(
-            r"goodput: a target in x \(a multiple of the latency on an idle replica\) needs a "
+            r"goodput: a target such as 3x \(3 times the latency on an idle replica\) needs a "
             "timing profile; give a time, such as 500ms"
         ),
     ):

@@ -50,8 +50,8 @@ from fairbench.workloads.traces.read import TraceParams, joined_columns
 
 NAME = "data"  # the name that messages and results use for a table in memory
 Data = Any
-"""A data frame of pandas (or of another library with Arrow's interface), an Arrow table, a list of
-dicts, a dict of columns, or the name of a file."""
+"""A table in one of the accepted forms: a pandas data frame, an object with Arrow's interface, a
+list of dicts, a dict of columns, or the name of a file."""
 
 
 @contextmanager
@@ -239,9 +239,9 @@ def score(
     """Compute every fairness metric from the request records of any serving system.
 
     ``data`` is a data frame, an Arrow table, a list of dicts, or the names of files that form one
-    run. All other arguments are flags of ``fairbench score``. Some flags are given as
-    dicts: ``map={"client": "team"}`` (column by field), ``weights`` (weight by client), and
-    ``goodput={"ttft": "500"}`` (target by latency).
+    run. All other arguments are flags of ``fairbench score``. Three flags are dicts: ``map`` maps a
+    field to a column name, such as ``{"client": "team"}``, ``weights`` maps a client to a weight,
+    and ``goodput`` maps a latency to a target, such as ``{"ttft": "500"}``.
 
     Raises UsageError for a wrong argument and DataError for wrong data; the message is one line.
     """
@@ -300,11 +300,11 @@ def plan(
 ) -> Answer:
     """Find the smallest cluster that meets targets under the load of a log or workload.
 
-    ``data`` is a log as for ``diagnose``; without ``data``, a flag in ``flags`` names a workload.
-    ``slo`` lists the latency and fairness targets, such as ``["ttft_p99<2s"]``. ``dp`` is the range
-    of the number of replicas, by default from 1 to 32. With ``max="users"``, ``plan`` instead finds
-    how many users (clients) a fixed cluster, such as ``dp=(4, 4)``, can serve within the targets.
-    All other arguments are flags of ``fairbench plan``. ``plan`` leaves no files on disk.
+    ``data`` is an access log; without ``data``, a flag in ``flags`` names a workload. ``slo`` lists
+    the latency and fairness targets, such as ``["ttft_p99<2s"]``. ``dp`` is the smallest and the
+    largest number of replicas to try, by default 1 and 32. With ``max="users"``, ``plan`` instead
+    finds how many users (clients) a fixed cluster, such as ``dp=(4, 4)``, can serve within the
+    targets. All other arguments are flags of ``fairbench plan``. ``plan`` leaves no files on disk.
 
     If no cluster in the range meets the targets, the answer says so without an error. Raises
     UsageError for a wrong argument and DataError for wrong data; the message is one line.

@@ -87,7 +87,7 @@ _OWN: Mapping[str, Command] = {
     ),
     "workload": _own(
         SIMULATE,
-        "Check a workload file: clients, rates, and a cluster's load.",
+        "Check a workload file, and compute its load on a cluster.",
         "workload:workload",
     ),
     "list": _own(
@@ -238,7 +238,7 @@ def check_digits(words: list[str]) -> None:
             flag, value = name, inner
         if not value.isascii() and any(map(_is_foreign_number, _BETWEEN.split(value))):
             shown = f"{flag} {value}" if flag.startswith("-") else value
-            raise UsageError(f"{shown}: write numbers with the digits 0 to 9")
+            raise UsageError(f"{shown}: only the digits 0 to 9 are accepted in numbers")
 
 
 def _is_foreign_number(word: str) -> bool:

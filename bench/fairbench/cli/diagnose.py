@@ -88,7 +88,7 @@ def diagnose_log(
     if report is not None:
         reporting.write_page(
             diagnosis.diagnosis_page(found), report
-        )  # The report follows the printed answer, so a full disk loses no answer.
+        )  # A full disk stops the command, so the report is written after the answer is printed.
         if not as_json:
             typer.echo(f"report  {report}")
     if found.missing:

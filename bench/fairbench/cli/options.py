@@ -88,8 +88,8 @@ ReportFile = Annotated[
 def json_option(what: str = "", panel: str | None = OUTPUT) -> Any:
     """Declare the option ``--json`` of a command.
 
-    ``what`` is a noun for the output in the help text, or "". If ``panel`` is None, the option
-    stands under its default heading in ``--help``.
+    ``what`` names the output in the help text, such as "the diagnosis". If ``panel`` is None, the
+    option stands under its default heading in ``--help``.
     """
     about = f"{what} as " if what else ""
     return option(panel, f"Print {about}one JSON object, and nothing else.", "--json")

@@ -77,7 +77,7 @@ def chosen_width() -> int | None:
 
 
 def show(made: Callable[..., str], *args: Any) -> None:
-    """Call ``made`` with the colours and the width of stdout, and print the returned text."""
+    """Print the text that the function ``made`` returns for the colours and width of stdout."""
     colour, width = terminal_look()
     typer.echo(made(*args, colour=colour, width=width), nl=False)
 
@@ -104,7 +104,7 @@ def print_outcome(outcome: SweepOutcome) -> None:
 
 
 def print_plan(answer: Mapping[str, Any], path: Path, *, as_json: bool) -> None:
-    """Print the answer to a capacity plan on stdout, as text or JSON."""
+    """Print the result of a capacity plan on stdout, as text or JSON."""
     if as_json:
         print_json(answer, path)
         return

@@ -16,7 +16,7 @@ from fairbench.config.parse_flags import COMMON, parse_assignments, split_commas
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 
-# default values of --dp without --max users, of --dp with --max users, and of --loads
+# defaults of --dp (SIZES, or ONE if --max users is given) and of --loads
 SIZES, ONE, LOADS = "1..32", "1", "1"
 RANGE = re.compile(r"([0-9]{1,5})(?:\.\.([0-9]{1,5}))?")
 
@@ -163,7 +163,7 @@ def plan(
         every = all(len(tried) > answer["high"] - answer["low"] for tried in mine)
         whole = f"no number of replicas from {answer['low']} to {answer['high']} meets the targets"
         raise RunFailed(
-            f"{whole}{'' if every else ' among the tested numbers (--every tests all)'}"
+            f"{whole}{'' if every else ' (some numbers were not tested; --every tests all)'}"
         )
 
 

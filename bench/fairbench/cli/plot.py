@@ -77,9 +77,9 @@ def plot(
     The command draws stored runs and makes no new runs.
 
     From a directory of runs, the command draws bars with 95% confidence intervals, P95 latency
-    against throughput, and the distribution of latencies. The command also draws lines over each
-    parameter, load or number of replicas that varies. For a figure of the DLPM paper, the command
-    also saves the drawn numbers as CSV.
+    against throughput, and the distribution of latencies. The command also plots results against
+    each parameter, load or number of replicas that varies. For a figure of the DLPM paper, the
+    command also saves the drawn numbers as CSV.
     """
     suffixes = read_formats(formats)
     keys = split_commas("--columns", columns) if columns else ()

@@ -30,7 +30,7 @@ class Unit(StrEnum):
 
 
 class Latency(StrEnum):
-    """The latency that `score` reports."""
+    """The latency that `score` reports: of whole programs, or the time to first token."""
 
     PROGRAM = "program"
     TTFT = "ttft"
@@ -61,7 +61,7 @@ def score(
         Option(
             "--map",
             metavar="FIELD=NAME",
-            help="Column of the file that holds a field of the records, such as client=user_id; "
+            help="Read FIELD of the records from column NAME of the file, as in client=user_id; "
             "may be repeated. Required fields: client, start, first_token or ttft, end or "
             "latency or itls, input_tokens, output_tokens. Optional fields: program, worker, "
             "cached_tokens, admitted, status, error, gaps, id. To ignore an optional field, leave "
@@ -113,8 +113,8 @@ def score(
         Option(
             min=0.0,
             help="End of the measured period, in seconds after the first request. [default: "
-            "the last arrival; or the last answer if programs have several requests or "
-            "all requests arrive at once]",
+            "the last answer if programs have several requests or all requests arrive at once, and "
+            "otherwise the last arrival]",
         ),
     ] = None,
     report: ReportFile = None,

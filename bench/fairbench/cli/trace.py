@@ -157,7 +157,7 @@ def combine(
         Option(
             "--prompts-of",
             metavar="FILE",
-            help="Trace whose prompt lengths, output lengths and shared prefixes are used.",
+            help="Trace that gives the new trace its prompt lengths, output lengths and prefixes.",
         ),
     ],
     output: Output,
@@ -182,8 +182,8 @@ def anonymize(
         Option(
             metavar="FILE",
             help="File with one line: the secret from which the new client labels are computed. "
-            "Files that are labelled with the same secret get equal labels for equal "
-            "clients. [default: a random secret, which is not kept]",
+            "With the same secret, a client gets the same label in every file. "
+            "[default: a random secret, which is not kept]",
         ),
     ] = None,
     seed: Seed = 0,

@@ -13,7 +13,7 @@ from fairbench.cli.output import print_json, show
 from fairbench.config.flags import RUN
 
 workload = typer.Typer(
-    help="Check a workload file: clients, rates, and a cluster's load.",
+    help="Check a workload file, and compute its load on a cluster.",
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,

@@ -91,7 +91,7 @@ class BackendConfig(BaseModel):
     has_profile: ClassVar[bool] = False
     """Whether a timing profile decides the servers' speed; otherwise, a model must be named."""
     is_managed: ClassVar[bool] = True
-    """Whether fairbench starts the servers, and chooses their router and scheduler."""
+    """Whether fairbench starts the servers; if so, it also chooses their router and scheduler."""
     disobeyed: ClassVar[frozenset[str]] = frozenset()
     """The engine settings that this kind of backend does not support."""
     evictions: ClassVar[frozenset[str]] = frozenset()
@@ -99,7 +99,7 @@ class BackendConfig(BaseModel):
     run_options: ClassVar[frozenset[str]] = frozenset()
     """The options of ``LiveFlags`` that this kind of backend supports."""
     runs: ClassVar[str]
-    """``MODULE:NAME`` of the class that runs experiments on such servers (``LiveRuns``)."""
+    """``MODULE:NAME`` of the class that runs experiments on this backend's servers."""
 
     @property
     def own_policy(self) -> str | None:
@@ -116,7 +116,7 @@ class BackendConfig(BaseModel):
 def backend_kinds() -> Mapping[str, type[BackendConfig]]:
     """Return the classes of all kinds of backend, which installed packages have registered.
 
-    Real servers come first, then emulated servers, and running servers last.
+    Servers that fairbench starts come first: real servers, then emulated servers.
     """
     found = {kind: through(BACKEND_GROUP, kind) for kind in registered(BACKEND_GROUP)}
     return dict(

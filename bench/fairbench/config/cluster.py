@@ -63,7 +63,7 @@ def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | Non
     for key, other in (SIDES, SIDES[::-1]):
         if other not in sides:
             raise UsageError(
-                f"{key} = {sides[key]!r}: needs {other}, too, the number of {other} replicas"
+                f"{key} = {sides[key]!r}: needs {other}, the number of {other} replicas, too"
             )
     whole = 0
     for key, number in sides.items():
@@ -75,15 +75,15 @@ def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | Non
     what = f"prefill = {sides['prefill']}"
     if backend is not None:
         raise UsageError(
-            f"{what}: not supported by backend {backend.kind}; only simulated replicas support "
-            "prefill and decode"
+            f"{what}: not supported by backend {backend.kind}; only simulated clusters can have "
+            "separate prefill and decode replicas"
         )
     if (engine or DEFAULT_ENGINE) not in ENGINES:
         choices = " or ".join(ENGINES)
         raise UsageError(f"{what}: not supported by engine {engine}; engine must be {choices}")
     for key in APART:
         if draft.get(key) is not None:
-            raise UsageError(f"{key} = {draft[key]!r}: cannot be combined with prefill and decode")
+            raise UsageError(f"{key} = {draft[key]!r}: must be unset if prefill and decode are set")
     if whole > MAX_REPLICAS:
         raise UsageError(
             f"{what}, decode = {sides['decode']}: the sum must be at most {MAX_REPLICAS}"
@@ -113,7 +113,7 @@ def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | No
 
 
 def cluster_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the components, such as the eviction policy, whose parameters have an effect."""
+    """Return the components, such as the eviction policy, whose parameters the experiment uses."""
     routers = () if draft.get(ROUTERS, 1) == 1 else (ROUTERS,)
     disaggregation = () if draft.get("prefill") is None else (DISAGGREGATION,)
     return routers + eviction_parts(draft) + disaggregation
@@ -122,12 +122,12 @@ def cluster_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
 def check_disaggregated(engine: str | None, settings: Mapping[str, Any]) -> None:
     """Raise UsageError for settings that are not supported in a disaggregated cluster."""
     if settings.get(key := "vllm.async_scheduling"):
-        raise UsageError(f"{key} = True: cannot be combined with prefill and decode")
+        raise UsageError(f"{key} = True: must be unset if prefill and decode are set")
     key = f"{DISAGGREGATION}.reserve"
     if settings.get(key) == "admission" and (engine or DEFAULT_ENGINE) != DEFAULT_ENGINE:
         raise UsageError(
-            f"{key} = 'admission': not supported, because engine {engine} reserves memory only "
-            "after a prompt is computed"
+            f"{key} = 'admission': not supported by engine {engine}, which cannot reserve a decode "
+            "replica's memory before the prompt is computed"
         )
 
 
@@ -150,7 +150,7 @@ EVICTION, MEMORY_RECORDS, CHARGE_PASS = "eviction", "memory_records", "charge_pa
 
 
 def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
-    """Check a draft experiment's eviction policy, and remove ``memory_records = False``."""
+    """Check the eviction policy of a draft; remove the default ``memory_records = False``."""
     if draft.get(MEMORY_RECORDS) is False:
         del draft[MEMORY_RECORDS]
     for key in (EVICTION, MEMORY_RECORDS):
@@ -192,8 +192,8 @@ def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
 def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     """Return a tuple with the name of the eviction policy that the user chose, or an empty tuple.
 
-    The tuple is also empty for an eviction policy of an engine's own code, because such a policy
-    has no parameters in fairbench. Raises UsageError if the name of the eviction policy is unknown.
+    An eviction policy of an engine's own code is left out, because it has no parameters in
+    fairbench. Raises UsageError if the name of the eviction policy is unknown.
     """
     policy, engine = draft.get(EVICTION), str(draft.get("engine") or DEFAULT_ENGINE)
     if not isinstance(policy, str):
@@ -225,7 +225,7 @@ def memory_parts(
 
 
 def _settle_routers(draft: Draft, backend: BackendConfig | None) -> None:
-    """Check the number of routers of a draft experiment, and remove ``routers = 1``."""
+    """Check a draft experiment's number of routers, and remove the default ``routers = 1``."""
     number = draft.get(ROUTERS)
     if number == 1 and not isinstance(number, bool):
         del draft[ROUTERS]
@@ -292,8 +292,8 @@ def _check_gateway(
 ) -> None:
     """Raise UsageError for a gateway or admission control that the servers do not support.
 
-    Only simulated runs support a gateway. Admission control needs a timing profile of the workers
-    and fairbench's router. An emulator's clock must run as fast as the router's clock.
+    Only simulated runs support a gateway. Admission control needs fairbench's own router and a
+    timing profile of the workers. An emulator's clock must run as fast as the router's clock.
     """
     policy = settings.get(f"{ADMISSION}.policy", OFF)
     if policy != OFF and backend is not None:
@@ -317,7 +317,7 @@ ENGINE_CODE = "engine_code"
 DEFAULT_POLICY = "fcfs"
 WITH_SETTINGS = frozenset({"lpm"})
 
-# An engine's real code lacks the features ``MODELLED`` of the simulator, or differs in them.
+# The simulator models the features ``MODELLED``; an engine's own code does not support them.
 MODELLED = ("prefill", "decode", "memory_records")
 # An engine's real code lacks the settings ``OF_THE_MODEL``, which the simulator's model has.
 OF_THE_MODEL = (
@@ -404,7 +404,7 @@ def _check_plugged_in(policy: str, settings: Mapping[str, Any]) -> None:
         (not scheduler.work_conserving, "may wait although there is room"),
         (scheduler.sort_queue is not None, "is a model of an engine's own policy"),
         (scheduler.pass_s is not None, "models the time of a pass"),
-        (scheduler.decodes_first is not None, "chooses between prompts and decoding"),
+        (scheduler.decodes_first is not None, "chooses between prefill and decode steps"),
     ):
         if does:
             raise UsageError(
@@ -433,7 +433,7 @@ def own_policy(draft: Draft | Mapping[str, object], of_pair: str, known: Iterabl
 
     Args:
         draft: The experiment before its values are checked; it sets ``engine_code``.
-        of_pair: The local scheduler that the experiment's ``scheduler`` contains.
+        of_pair: The local scheduler of the pair ``router+local`` that ``scheduler`` names.
         known: Names of the scheduling policies that engines implement.
     """
     if "local" in draft:

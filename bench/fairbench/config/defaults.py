@@ -52,7 +52,7 @@ class Fact(_Table):
 class Unserved(_Table):
     """A workload that a preset refuses, and the reason.
 
-    The preset accepts the workload if the user sets the setting that ``unless`` names.
+    The preset accepts the workload if the user gives a value for the setting ``unless``.
     """
 
     unless: str
@@ -60,7 +60,7 @@ class Unserved(_Table):
 
 
 class Preset(_Table):
-    """The settings of a paper's experiments, and the workloads that do not fit them."""
+    """The settings of a paper's experiments, and the workloads that the preset refuses."""
 
     name: str
     description: str
@@ -223,10 +223,9 @@ def pair_of(draft: Mapping[str, object]) -> tuple[str, str]:
 
 
 def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the names of the components, such as the router, whose parameters have an effect.
+    """Return the names of the components, such as the router, whose parameters are used.
 
-    The tuple is empty for an endpoint, because fairbench does not configure an endpoint's servers.
-    Another project's router has no parameters in fairbench.
+    Endpoints and routers of other projects are left out, because fairbench does not configure them.
     """
     if draft["scheduler"] == AS_SERVED:
         return ()

@@ -89,7 +89,7 @@ class LogFlags(TypedDict, total=False):
 
 
 class TraceFlags(LogFlags, total=False):
-    """Flags of commands that read traces, whose prompts may consist of blocks of any size."""
+    """Flags of commands that read traces, with the size of the blocks that make up prompts."""
 
     trace_block_size: Annotated[
         int | None,
@@ -552,8 +552,8 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
 
 RUN = flags_of(RunFlags)
 
-# Only commands have the following flags. The Python functions of the commands lack these parameters
-# or name them differently.
+# The following flags belong to commands only. Python functions, such as ``fairbench.run``, lack
+# these flags or have parameters with other names.
 SETTINGS = Flag(
     "Parameter of a scheduler, the engine or the workload; may be repeated.",
     COMMON,

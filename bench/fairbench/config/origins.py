@@ -1,7 +1,7 @@
 """Origins of values: which values of an experiment the user chose, and which are defaults.
 
 A stored experiment contains every value, even defaults, so that a run can be repeated. The table
-``given`` of a stored experiment contains the values that flags, settings or a file set. Values that
+``given`` of a stored experiment contains the values that came from flags or a file. Values that
 ``given`` lacks are defaults of the fairbench version that stored the file; ``fairbench baseline``
 recomputes these values. If a flag replaces a value, every command recomputes the defaults that
 depend on this value. If a stored file lacks the table ``given``, the table is added when the file
@@ -41,8 +41,8 @@ IMPLIED = frozenset(
 NOT_RECORDED = frozenset({"settings", "tag", "backend", "workload", GIVEN})
 TABLES = frozenset({"weights", "goodput"})
 
-# A manifest may list ``PROFILE`` as a chosen value, although experiment files have no such key.
-PROFILE = "timing profile"  # the parts of a timing profile's id after the GPU and the model
+# Manifests list ``PROFILE`` if the user chose more of a timing profile's id than GPU and model.
+PROFILE = "timing profile"
 # The keys ``OF_THE_WORKLOAD`` may be set in a workload file or in an experiment file.
 OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")
 
@@ -50,10 +50,10 @@ OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")
 def with_given(file: Mapping[str, Any], chosen: Collection[str] | None = None) -> Mapping[str, Any]:
     """Return an experiment file with a table ``given`` of the values that the user chose.
 
-    If the file lacks ``given``, the function infers the values that the user chose. For a file of
-    an older version, ``given`` contains the values whose keys the manifest lists as ``chosen``.
-    Without ``chosen``, or if the user edited a stored file, ``given`` contains all values that
-    differ from defaults. If the user wrote the file, all its values count as chosen.
+    If the file lacks ``given``, the function infers the values that the user chose. ``chosen``
+    lists the keys of the chosen values if an older version stored these keys in the manifest.
+    Without ``chosen``, the values of a stored file that differ from defaults count as chosen. All
+    values of a file that the user wrote count as chosen.
     """
     if _has_given(file) and not is_edited(file):
         return file
@@ -163,7 +163,7 @@ def _is_usual_machine(draft: Mapping[str, object], workload: WorkloadSpec) -> bo
 def _without_usual_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, Any]:
     """Remove a file's warm-up, duration, drain limit and number of clients if they are defaults.
 
-    The loop checks the warm-up twice, because the default warm-up may depend on the duration.
+    The warm-up is checked again after the duration, because its default may depend on the duration.
     """
     kept = dict(file)
     whole = {**workload_defaults(file, workload), **file}

@@ -78,7 +78,7 @@ def settings_of_flags(words: Sequence[str], engine: str) -> dict[str, Any]:
         key = known.get(positive, "")
         is_switch = isinstance(getattr(usual, key.rpartition(".")[2], None), bool)
         if not key or (negated and not is_switch):
-            raise unknown_name(f"server_args with engine_code for {engine}", flag, known)
+            raise unknown_name(f"flag in server_args for engine_code of {engine}", flag, known)
         if is_switch:
             if equals:
                 raise UsageError(f"server_args: {flag} takes no value")

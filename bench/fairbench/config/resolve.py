@@ -164,7 +164,7 @@ def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> Ex
         raise UsageError(explain(error)).of(*keys_of(error)) from None
     for key, value in {**draft, **draft.settings}.items():
         if isinstance(value, int) and value not in INTEGERS:
-            raise UsageError(f"{key} = {value}: must fit 64 bits").of(key)
+            raise UsageError(f"{key} = {value}: must fit into 64 bits").of(key)
     with about(*SENT):
         check_size(spec)
         check_sessions(spec)
@@ -174,7 +174,7 @@ def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> Ex
 
 
 def _fill_usual(draft: Draft, backend: serving.Chosen) -> defaults.Preset | None:
-    """Fill a draft with values of its preset, its workload's GPU, and defaults.
+    """Fill a draft experiment with the preset's values, the workload's GPU, and defaults.
 
     Return the preset, or None if no preset is given.
     """
@@ -209,7 +209,7 @@ def _checked_engine(
         local = defaults.pair_of(draft)[1]
         cluster.check_own_code(draft, backend, engine, local, {**settings, **resolved})
     if backend is None and engine is None and "engine" in defaults.machine_of_workload(workload):
-        # Without a stored engine, a later run of this experiment would use the workload's engine.
+        # The engine is stored, because a rerun would otherwise use the engine of the workload.
         return DEFAULT_ENGINE
     return engine
 
@@ -217,7 +217,7 @@ def _checked_engine(
 def _tables(
     draft: Draft, file: Mapping[str, Any], workload: WorkloadSpec, resolved: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the tables settings, goodput and weights; flags override single entries."""
+    """Return the tables ``settings``, ``goodput`` and ``weights``, updated by the user's flags."""
     flags = draft.of_flags()
     settings, weights = defaults.moved_weights(
         resolved, defaults.table_of(file, "weights"), draft.settings.of_flags()
@@ -253,7 +253,7 @@ def check_sessions(spec: ExperimentSpec) -> None:
         raise UsageError(
             f"gateway = {spec.gateway!r}: the gateway decides by session, but every program of "
             f"the workload {spec.workload.name} is one request; choose a workload with sessions, "
-            "such as sessions, agent or tool-use, or a trace that names sessions"
+            "such as 'sessions', 'agent' or 'tool-use', or a trace that names sessions"
         )
 
 

@@ -24,7 +24,7 @@ def resolve_backend(given: Any, stored: Any) -> BackendConfig | None:
     """Merge the backend that flags give with the backend of a file; return None for the simulator.
 
     If the flags name another kind of backend than the file, the file's backend is ignored. Raises
-    UsageError, which names the wrong key of the backend.
+    UsageError, which names the key, if a key or a value of the backend is wrong.
     """
     given, stored = _backend_table(given), _backend_table(stored)
     kind = given.get("kind", ENDPOINT if "base_url" in given else stored.get("kind", SIM))
@@ -91,8 +91,8 @@ def check_machine(
 def check_behaviours(spec: ExperimentSpec, backend: BackendConfig) -> None:
     """Raise UsageError if clients behave in a way that only a simulation supports.
 
-    Clients of real servers cannot react to the state of the cluster, and cannot repeat only the
-    first part of an answer.
+    Clients of real servers cannot react to the state of the cluster. Their prompts cannot contain
+    only the first part of an earlier answer.
     """
     plans = spec.client_plans()
     found = {
@@ -137,13 +137,13 @@ def check_run_options(
         raise UsageError(f"--drivers {drivers}: must be at most the number of clients, {clients}")
     if spec.backend.max_concurrency is not None:
         raise UsageError(
-            "--max-concurrency cannot be combined with --drivers: drivers do not count the "
-            "requests in flight of each other"
+            "--max-concurrency cannot be combined with --drivers: drivers do not count "
+            "one another's requests in flight"
         )
 
 
 def obeys(backend: BackendConfig | None, option: str) -> bool:
-    """Return whether a backend supports an option of ``LiveFlags``; the simulator has none."""
+    """Return whether a backend supports an option of ``LiveFlags``; the simulator supports none."""
     return backend is not None and option in backend.run_options
 
 
@@ -175,7 +175,7 @@ def defaults_of(backend: Chosen) -> dict[str, Any]:
 
 
 def without_unsupported(file: Mapping[str, Any], backend: Chosen) -> dict[str, Any]:
-    """Return ``file`` without its own backend, and without values that ``backend`` cannot use."""
+    """Return an experiment file without its backend and the values that ``backend`` cannot use."""
     was = resolve_backend(None, file.get("backend"))
     dropped = {"backend"}
     if type(was) is not type(backend) and not (_has_profile(was) and _has_profile(backend)):
@@ -242,7 +242,7 @@ def check_order(
 def _check_choice(
     backend: Chosen, engine: str | None, local: str, settings: Mapping[str, Any]
 ) -> None:
-    said = f"local = {local!r}: chooses between prompts and decoding"
+    said = f"local = {local!r}: chooses between prefill and decode steps"
     if not _has_profile(backend) or (engine or DEFAULT_ENGINE) != DEFAULT_ENGINE:
         raise UsageError(f"{said}, which only the simulated {DEFAULT_ENGINE} supports").of(
             "local", "scheduler", "engine", "backend.kind"
@@ -321,8 +321,8 @@ def _scheduling(backend: Chosen, draft: Mapping[str, object]) -> dict[str, str]:
 def _check_router(backend: Chosen, router: str) -> None:
     if _has_external_router(backend) and router != EXTERNAL:
         raise UsageError(
-            f"router = {router!r}: cannot be set with router_command, which starts "
-            "another router; name the local scheduler with --local"
+            f"router = {router!r}: cannot be combined with router_command, which starts its own "
+            "router; leave the router out, and name only the local scheduler with --local"
         )
     if router == EXTERNAL and not _has_external_router(backend):
         raise UsageError(

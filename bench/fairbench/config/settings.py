@@ -37,7 +37,7 @@ STORED_AS: Mapping[str, str] = {
 """Settings that were renamed, with the names that stored files use; ``--set`` accepts both names.
 
 In older versions of fairbench, the settings in ``STORED_AS`` were parameters of the engine. Stored
-files keep the names of the older versions, so that the identity of an experiment does not change.
+files keep these old names of settings, so that the identity of an experiment does not change.
 """
 
 _CURRENT = {stored: key for key, stored in STORED_AS.items()}
@@ -85,11 +85,11 @@ def stored_tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 ENGINE, CLUSTER, TIMING = "engine", "cluster", "timing"
 
 MACHINE: Mapping[str, type] = {ENGINE: EngineParams, CLUSTER: ClusterParams, TIMING: TimingParams}
-"""The parameter classes of the simulated machine by name, in the order of stored experiments."""
+"""The parameter class of each component of the simulated machine, in the order of stored files."""
 
 
 def machine_of(engine: str | None) -> tuple[str, ...]:
-    """Return the machine components with settings for an engine, by default for SGLang."""
+    """Return the components of the machine that simulates an engine, by default SGLang."""
     return (ENGINES[engine or DEFAULT_ENGINE].part, CLUSTER, TIMING)
 
 
@@ -168,7 +168,7 @@ def _unknown_owner(owner: str, workload: WorkloadSpec, known: Mapping[str, type]
             f"{owner} is a pair of router and local scheduler: set the parameters of "
             f"{params_owner(router)} or of {local} instead"
         )
-    return unknown_name("part in a setting", owner, {*known, workload.name, *workload_names()})
+    return unknown_name("prefix of a setting", owner, {*known, workload.name, *workload_names()})
 
 
 def _checked_defaults(
@@ -178,6 +178,6 @@ def _checked_defaults(
     defaults = current_keys(workload.scheduler_settings(scenario))
     for owner in _owners(defaults):
         if owner not in known:
-            raise unknown_name(f"part in the settings of workload {workload.name}", owner, known)
+            raise unknown_name(f"prefix of a setting in workload {workload.name}", owner, known)
         params.check_names(owner, known[owner], params.own_settings(owner, defaults))
     return defaults

@@ -1,4 +1,4 @@
-"""The specification of an experiment, and the draft that is completed to a specification."""
+"""The specification of an experiment, and the draft that becomes a specification."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 # The table ``GIVEN`` of a stored experiment holds the values that the user chose.
 GIVEN = "given"
-# fairbench completes the values of ``AS_GIVEN``; the table ``given`` keeps the user's text.
+# The table ``given`` keeps the user's text for the keys ``AS_GIVEN``, whose values are completed.
 AS_GIVEN = ("gpu", "weights", "workload")
 # Under the key ``DIGEST``, the table ``given`` stores a hash that reveals edits of a stored file.
 DIGEST = "digest"
@@ -49,13 +49,13 @@ MAX_ROUTERS = 64
 Count = Annotated[int, Field(ge=1)]
 Replicas = Annotated[int, Field(ge=1, le=MAX_REPLICAS)]
 Rate = Annotated[float, Field(gt=0)]  # With an infinite rate, all programs arrive at time 0.
-# With an infinite shape, all gaps between arrivals are equal.
+# With an infinite shape of the gamma distribution, all gaps between arrivals are equal.
 Shape = Annotated[float, Field(ge=0.001)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class ExperimentSpec(BaseModel):
-    """A complete experiment, which is saved with every result and determines the records.
+    """A complete experiment, which is saved with every result so that the run can be repeated.
 
     Brackets at the end of an entry contain the meaning of the value None.
 
@@ -67,24 +67,24 @@ class ExperimentSpec(BaseModel):
     - ``model``: the model of the timing profile; for real servers, a path or a name on a model hub.
     - ``request_rate``: programs/s of each well-behaved client over the whole cluster [the
       workload's rate times ``dp``].
-    - ``duration_s``: seconds during which programs arrive [until every well-behaved client has sent
-      ``num_programs``].
+    - ``duration_s``: seconds during which programs arrive [programs arrive until every well-behaved
+      client has sent ``num_programs``].
     - ``window``: the measured period: ``arrivals`` (after the warm-up, while programs arrive) or
       ``whole`` (the whole run) [arrivals].
     - ``settings``: every parameter ``NAME.PARAM`` of the router, the local scheduler and the
       simulated machine (``MACHINE``).
     - ``weights``: weights by client, or by tenant with a name that ends in / [1 for all]; clients
       that are not named have weight 1.
-    - ``goodput``: latency targets by LATENCY or NAME.LATENCY, which override the targets of the
-      workload.
+    - ``goodput``: latency targets with keys LATENCY or NAME.LATENCY, which override the targets of
+      the workload.
     - ``percentiles``: latency percentiles of summaries, separated by commas [the default
       percentiles].
     - ``gateway``: policy of the queue in front of the router [no queue].
     - ``saturation``: the rule by which the gateway recognises full workers.
     - ``routers``: number of routers that share the workers [1].
     - ``engine``: the engine whose behaviour the simulated workers follow [the default engine].
-    - ``engine_code``: path of a Python with an installed engine, whose own code schedules the
-      requests in the simulation [fairbench's model of the engine].
+    - ``engine_code``: path of a Python interpreter with an installed engine; the engine's own code
+      schedules simulated requests [fairbench's model of the engine].
     - ``charge_pass``: whether the CPU time of the engine's scheduling passes delays its iterations.
     - ``eviction``: eviction policy of KV memory [the engine's LRU].
     - ``memory_records``: whether the run records which clients hold KV memory, even under LRU.
@@ -192,7 +192,7 @@ class ExperimentSpec(BaseModel):
             raise Conflict(str(error), "goodput", "clients", "workload") from None
         if self.gpu == NO_PROFILE and any(one.of_alone for one in targets.values()):
             alone = (
-                "goodput: a target in x (a multiple of the latency on an idle replica) needs "
+                "goodput: a target such as 3x (3 times the latency on an idle replica) needs "
                 "a timing profile; give a time, such as 500ms"
             )
             raise Conflict(alone, "goodput")
@@ -260,9 +260,9 @@ class Origin(IntEnum):
 
 
 class Layered(UserDict[str, object]):
-    """Values with their origins, filled in from the strongest origin to the weakest.
+    """Values with their origins (``Origin``), filled in from flags down to defaults.
 
-    The origin of a key stays the same if code later replaces or removes the key's value.
+    A key keeps its origin if code later replaces or removes its value.
     """
 
     def __init__(self) -> None:
@@ -270,11 +270,11 @@ class Layered(UserDict[str, object]):
         self.origins: dict[str, Origin] = {}
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over keys from weak to strong origins, because errors name the first key."""
+        """Iterate over keys in the order of ``Origin``; errors name the first wrong key."""
         return iter(sorted(self.data, key=self.origin))
 
     def fill(self, values: Mapping[str, object], origin: Origin) -> None:
-        """Add the values of an origin, but skip keys that a stronger origin has already set."""
+        """Add the values of an origin, but skip keys that another origin has already set."""
         for key, value in values.items():
             if self.origins.setdefault(key, origin) is origin:
                 self.data[key] = value
@@ -305,10 +305,10 @@ class Draft(Layered):
         self.origins |= {f"backend.{key}": Origin.FLAG for key in table}
 
     def fill(self, values: Mapping[str, object], origin: Origin) -> None:
-        """Add the values of an origin, but skip keys that a stronger origin has already set.
+        """Add the values of an origin, but skip keys that another origin has already set.
 
-        ``scheduler`` names a router and a local scheduler, so it overrides ``router`` and ``local``
-        of a weaker origin. ``gateway`` also overrides ``saturation`` of a weaker origin.
+        If ``scheduler`` is already set, ``router`` and ``local`` are skipped, because ``scheduler``
+        names both. If ``gateway`` is already set, ``saturation`` is skipped.
         """
         if origin > Origin.DEFAULT:
             hidden = {"router", "local"} if "scheduler" in self else set()

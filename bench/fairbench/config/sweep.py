@@ -99,7 +99,7 @@ def read_sweep(ref: str) -> Sweep:
 def make_sweep(data: Mapping[str, Any]) -> Sweep:
     """Build a sweep from the tables of a sweep file.
 
-    Raises UsageError, which names the wrong key of the file.
+    Raises UsageError, which names the key, if a key or a value is wrong.
     """
     try:
         sweep = Sweep.model_validate(dict(data))
@@ -145,7 +145,7 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
 def with_axes(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
     """Return a copy of the sweep with the values of ``axes`` in every grid.
 
-    If ``axes`` contain a duration or a number of programs, the copy has ``quick`` set to False.
+    If ``axes`` contain a duration or a number of programs, the copied sweep is no longer ``quick``.
     Raises the errors of ``make_sweep``.
     """
     flags = current_keys(axes)

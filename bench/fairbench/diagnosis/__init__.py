@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # A diagnosis assumes that the log's cluster runs FCFS, and compares fair schedulers with FCFS.
 FCFS = "fcfs"
 FAIR = ("vtc", "d2lpm", "fair-finish")
-# ``USUAL_SLO`` is the default target, on the time to first token, for logs without sessions.
+# Default targets limit the TTFT P95: SESSION_SLO for logs with sessions, USUAL_SLO for others.
 USUAL_SLO = "victim_p95_s<2s"
 SESSION_SLO = "victim_ttft_p95_s<2s"
 

@@ -37,7 +37,7 @@ AROUND = 0.5
 UNKNOWN_STALLS: Mapping[str, Any] = {"clients": [], "notes": {"stalls": NO_GAPS}}
 NO_ROWS = Service.from_columns(dict.fromkeys(FiledService.column_types(), ()))
 
-# The waits of a log are times to first token or response times, or the log has no waits.
+# The recorded quantity that is used as a request's wait; NO_WAITS means that none is recorded.
 NO_WAITS, FIRST_TOKEN, RESPONSE = "", "time to first token", "response time"
 
 
@@ -49,10 +49,9 @@ class AccessLog:
     - ``synthetic`` names the fields that the log lacks and fairbench made up.
     - ``measured`` names the recorded quantity that is used as a request's wait; NO_WAITS means
       that the log has no waits.
-    - ``offset_s`` is the arrival of the first request of ``table`` on the clock of ``traffic``, in
-      seconds.
-    - ``nameless`` is a message for a log without a column of client names, or else "".
-    - ``cached`` is the name of a column of cached tokens, which the replay ignores, or else "".
+    - ``offset_s`` is the arrival time in ``traffic`` of the first request in ``table``, in seconds.
+    - ``nameless`` is a message if the log has no column of client names; otherwise "".
+    - ``cached`` names the log's column of cached tokens, if any; the replay ignores this column.
     - ``counted`` is False for a log without token counts, whose requests count as equally large and
       cannot be replayed.
     - ``remarks`` are sentences about records that were corrected.
@@ -122,17 +121,17 @@ def _stalls_in(scored: Scored) -> dict[str, Any]:
 
 
 def traffic_of_table(table: TraceTable, wait_s: Floats) -> Traffic:
-    """Return the requests of a trace, with the waits ``wait_s`` in seconds, for the analysis."""
+    """Return the requests of a trace as ``Traffic``, with the waits ``wait_s`` in seconds."""
     tokens = weighted_tokens(table.input_tokens, table.output_tokens)
     return Traffic(table.clients, table.client, table.arrival_s, tokens, wait_s)
 
 
 def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[TraceTable, float]:
-    """Return the requests to replay, and the arrival time in the log of the first request, in s.
+    """Return the requests to replay, and the logged arrival time (s) of the first of them.
 
-    A log of at most ``MOST_REPLAYED`` requests is replayed completely. A longer log is replayed
-    around the first flood or, without a flood, in the busiest period. If the log has more than
-    ``MAX_CLIENTS`` clients, only the clients with the most requests are replayed.
+    If a log has more than ``MOST_REPLAYED`` requests, only the time around the first flood is
+    replayed or, without a flood, the busiest period. If the log has more than ``MAX_CLIENTS``
+    clients, only the clients with the most requests are replayed.
     """
     table = log.table
     start_s, end_s = 0.0, inf

@@ -24,8 +24,8 @@ from fairbench.metrics.traffic import Traffic
 from fairbench.planning.carry_out import begin_plan, carry_out
 from fairbench.planning.question import Clusters, PlanQuestion
 
-# A plan tries up to LEAST_HIGH replicas, or up to TIMES_USUAL times the number of replicas in the
-# replay, whichever is more.
+# The largest number of replicas that a plan tries is TIMES_USUAL times the number in the replay,
+# and at least LEAST_HIGH.
 LEAST_HIGH, TIMES_USUAL = 8, 4
 # A replayed P95 agrees with the recorded P95 within a factor of AGREES or a difference of
 # NOTICED_S seconds.
@@ -57,7 +57,7 @@ class DiagnosisInput:
 class Diagnosis:
     """The findings of a diagnosis of an access log.
 
-    - ``waits`` is the traffic with waits from the log or, if it has none, from the first replay.
+    - ``waits`` is the traffic with recorded waits or, if the log has no waits, with replayed waits.
     - ``harm`` names the clients that waited because of other clients, computed from ``waits``.
     - ``replays`` are the finished replays of the requests that arrived from ``part_s[0]`` to
       ``part_s[1]``, in seconds.
@@ -232,7 +232,7 @@ def compared_waits(found: Diagnosis) -> WaitComparison | None:
 
 
 def best_fair(found: Diagnosis) -> ReplayedRun | None:
-    """Return the fair scheduler's replay with the lowest TTFT P95, or None if there is no replay.
+    """Return the replay under the fair scheduler with the lowest TTFT P95; None without replays.
 
     The P95 is computed over the requests of clients that send no flood.
     """
@@ -243,9 +243,9 @@ def best_fair(found: Diagnosis) -> ReplayedRun | None:
 
 
 def renamed(found: Sequence[Flood], of: Traffic, to: Traffic) -> list[Flood]:
-    """Replace the client indices of floods in the traffic ``of`` by the indices in ``to``.
+    """Convert the client numbers of floods from those of the traffic ``of`` to those of ``to``.
 
-    Floods of clients that are missing in ``to`` are left out.
+    If ``to`` lacks the client of a flood, the flood is left out.
     """
     number = {name: place for place, name in enumerate(to.clients)}
     names = [of.clients[one.client] for one in found]
@@ -296,10 +296,10 @@ MACHINE = ("model", "engine")
 
 
 def recorded_waits(question: PlanQuestion, context: RunContext) -> dict[str, Any] | None:
-    """Return the recorded and the replayed waits of a plan's trace, for ``answer.json``.
+    """Return the recorded and the replayed waits in the trace that a capacity plan uses.
 
-    The trace is replayed under FCFS on the first GPU, with the fewest replicas that serve the load
-    outside floods. The result is None if the trace has no times to first token.
+    The replay runs under FCFS on the plan's first GPU, with the fewest replicas that can serve all
+    requests outside floods. Return None if the trace has no times to first token.
     """
     log = _log_of(question)
     if log is None or log.measured != access_log.FIRST_TOKEN:

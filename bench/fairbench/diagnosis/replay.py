@@ -78,7 +78,7 @@ def prepared(
 
     Args:
         folder: The folder in which the trace file is written.
-        part: The requests of the log to replay.
+        part: The logged requests that are replayed.
         start_s: The first arrival of the requests to replay, in seconds from the start of the log.
         heavy: The names of the heavy clients in the log.
         flags: Flags of ``fairbench run`` for the replay.
@@ -102,7 +102,7 @@ def usual_replicas(replay: LogReplay, part: TraceTable, usual: Ints) -> int:
 
     Args:
         replay: The flags and the trace file that all replays of the log share.
-        part: The requests of the log to replay.
+        part: The logged requests that are replayed.
         usual: The indices in ``part`` of the requests outside floods, shape (n_usual,).
     """
     if not len(usual) or part.span_s <= 0:

@@ -137,7 +137,7 @@ def _change_line(found: Diagnosis, first: ReplayedRun) -> Iterator[str]:
 
 
 def answer_lines(found: Diagnosis) -> list[str]:
-    """Return the sentences of a diagnosis, from the floods to the planned number of replicas."""
+    """Return the sentences that answer a diagnosis: floods, delays, remedies and replicas."""
     replicas = [replica_line(found)] if found.plan else []
     replicas += concurrency_lines(found)
     answers = [*flood_lines(found), *harm_lines(found), *stalled_lines(found)]
@@ -247,7 +247,7 @@ def _cluster_lines(found: Diagnosis) -> Iterator[str]:
 
 
 def missing_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield a sentence that names the parts of a diagnosis that an interruption prevented."""
+    """If the diagnosis was interrupted, yield a sentence that names its missing parts."""
     if found.missing:
         yield f"Interrupted. Missing: {', '.join(found.missing)}."
 
@@ -310,8 +310,8 @@ def _rendered(found: Diagnosis) -> RenderableType:
 def headings(found: Diagnosis, *, whole: bool = False) -> list[str]:
     """Return the headings of the table of replays.
 
-    Each heading has two lines unless ``whole`` is True. The two-line heading of the P95 column is
-    only ``P95``, because the heading of the P50 column already names the quantity.
+    Unless ``whole`` is True, each heading has two lines. The first line is empty for the P95,
+    because the column of the P50 to its left names the quantity.
     """
     who = "others" if found.floods else "all clients"
     heavy = cut_middle(found.heavy[0], NAME) if len(found.heavy) == 1 else "heavy clients"
@@ -330,7 +330,7 @@ NAME = 13
 def replay_rows(found: Diagnosis) -> list[list[str]]:
     """Return the table's rows: one for the log if the log has waits, and one for each replay.
 
-    The log's row has only waits, but a replay's row also has a share and the throughput.
+    A log shows only waits; the share in the worst 60 s and the throughput come from replays.
     """
     recorded = logged_waits(found)
     table = [] if recorded is None else [_row(found, AS_RECORDED, recorded, {})]

@@ -18,8 +18,8 @@ from fairbench.schedulers.views import CLIP_MAX_NEW_TOKENS, ClientLoad, Running,
 class RunningBatch:
     """The sequences that decode together on a worker, one token each in a step.
 
-    ``steps`` counts the decode steps of the batch. To save time, decode steps do not update
-    ``Sequence.produced``, and the batch stores its total context only for step 0. ``index`` maps
+    ``steps`` counts the decode steps of the batch. To save time, a decode step only increases
+    ``steps``. ``produced`` computes the number of output tokens of a sequence. ``index`` maps
     clients to their numbers in the service log.
     """
 
@@ -218,7 +218,7 @@ class BatchView:
     def __iter__(self) -> Iterator[Running]:
         for sequence in list(self._batch.sequences):
             if sequence not in self._batch.sequences:
-                # A scheduler may preempt a request while it iterates over the batch.
+                # The scheduler preempted this request during the iteration.
                 continue
             request, produced = sequence.request, self._batch.produced(sequence)
             reserved = min(request.max_new_tokens - produced, CLIP_MAX_NEW_TOKENS)
@@ -258,8 +258,8 @@ class DecodeRun:
         span, first, growth = time_ps - self.start_ps, self.first_ps, self.growth_ps
         if span <= first:
             return 0, self.start_ps
-        # The number n of steps in the span solves growth/2 n^2 + (first - growth/2) n = span. The
-        # two loops below correct the rounding errors of the guess for n.
+        # The number n of steps in the span solves growth/2 n^2 + (first - growth/2) n = span.
+        # ``guess`` is the floating-point solution; the two loops below correct its rounding error.
         if growth:
             twice = float(2 * first - growth)
             guess = int((sqrt(twice * twice + 8.0 * growth * span) - twice) / (2 * growth))

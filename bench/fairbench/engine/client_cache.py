@@ -2,8 +2,8 @@
 
 A client *claims* each path of the prefix tree that its requests have used. A claim on a node
 includes the node's ancestors, so a client's claims form a tree. A ``ClientEviction`` policy ends
-claims one at a time, and a node leaves the cache when no client claims it. Policies that do not
-distinguish clients evict a leaf together with all claims on it.
+claims one at a time, and a node leaves the cache when no client claims it. A policy that does not
+distinguish clients evicts a leaf even if several clients have used it.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class ResidencyLog(Protocol):
         """The simulated time in picoseconds."""
 
     def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
-        """Record that a client has ``change`` more tokens in memory, shared by ``holders`` clients.
+        """Record that the number of a client's tokens in memory changed by ``change``.
 
-        ``by`` is the client whose requests caused an eviction, or None.
+        ``holders`` clients share these tokens. The client ``by``, if any, caused their eviction.
         """
 
 
@@ -52,8 +52,8 @@ class Residency:
 
     ``log`` records every change in the number of a client's tokens in memory.
 
-    A token that k clients use counts as 1/k token for each client. Tokens are counted as integers,
-    separately for each k, because sums of fractions would be inexact.
+    A token that k clients use counts as 1/k token for each client. To avoid rounding errors,
+    integer counters are kept separately for each number of sharing clients.
     """
 
     def __init__(self, clients: Iterable[str], log: ResidencyLog) -> None:
@@ -89,7 +89,7 @@ class Residency:
         self._held[client][1] += tokens
 
     def add_copy(self, holders: Iterable[str], client: str, tokens: int) -> None:
-        """Turn tokens outside the tree into a second, used copy of tokens of ``holders``."""
+        """Count a request's private tokens as another copy of cached tokens of ``holders``."""
         self.add_private(client, -tokens)
         everyone = list(holders)
         for holder in everyone:
@@ -116,10 +116,7 @@ class Residency:
             self._add(client, len(holders), -tokens, by, pinned=False)
 
     def pin(self, holders: Mapping[str, None], tokens: int) -> None:
-        """Record that running requests use ``tokens`` more tokens that ``holders`` claim.
-
-        A negative value of ``tokens`` means that running requests use fewer tokens.
-        """
+        """Add ``tokens`` (may be negative) to the tokens of ``holders`` in use by requests."""
         for client in holders:
             self._unpinned[client][len(holders)] -= tokens
 
@@ -149,7 +146,7 @@ class PinAudit:
     - ``beyond`` counts the allocations that break the theorem's assumption, because a client's
       tokens in use and requested tokens exceed its share.
     - ``lost_tokens`` sums the tokens that clients at or below their share lost to other clients. If
-      no allocation breaks the assumption, the theorem guarantees that ``lost_tokens`` is 0.
+      ``beyond`` is 0, the theorem on fair memory shares guarantees that ``lost_tokens`` is 0.
     """
 
     allocations: int = 0
@@ -173,10 +170,12 @@ EVERYONE = ""
 class Claimed(Protocol):
     """A node of cached tokens, with the clients (``holders``) that claim the tokens.
 
-    - ``claimed_below`` maps each client to the number of the node's children that it claims.
+    - ``claimed_below`` maps each client to the number of the node's children that the client
+      claims.
     - ``listed_for`` names the eviction queues that have an entry for the node.
     - ``uses`` counts the finished requests whose tokens ended at the node or an evicted node below.
-    - ``keep_s`` is the time in seconds until which the policy wants to keep the node's tokens.
+    - ``keep_s`` is a simulated time in seconds; the policy wants to keep the node's tokens until
+      then.
     - ``number`` decides the order in which nodes of equal rank are evicted.
     """
 
@@ -220,20 +219,21 @@ class ClaimedMemory(Protocol[Kept]):
         """Return whether a waiting request's cached prefix ends at the node."""
 
     def end_use(self, node: Kept) -> None:
-        """Record the node's last use at its parent, because a claim on the node ends."""
+        """Pass the node's last use on to its parent when a client's claim on the node ends."""
 
     def cut(self, node: Kept, tokens: int) -> None:
-        """Split a node so that ``node`` keeps about its last ``tokens`` tokens."""
+        """Split a long node; ``node`` keeps its last ``tokens`` tokens, rounded up to blocks."""
 
     def drop(self, node: Kept) -> None:
-        """Free a node's spare copy, or the node itself if it is an unclaimed leaf."""
+        """Free the second, unused copy of a node, or else the node, which no client claims."""
 
 
 class Claims(Generic[N]):
-    """Clients' claims on the nodes of a cache; ``policy`` decides which claim ends next.
+    """A record of which clients have used (claim) each node of a cache.
 
-    ``others`` is the name of a client that the policy does not know, or None. When memory is short,
-    the cached tokens of the client ``others`` are evicted first.
+    ``policy`` decides which claim ends next. ``others`` names the client that stands for all
+    requests of clients unknown to the policy, or is None. The cached tokens of the client
+    ``others`` are evicted first.
     """
 
     def __init__(
@@ -269,7 +269,7 @@ class Claims(Generic[N]):
         node.keep_s = max(node.keep_s, keep_s)
 
     def claim(self, node: N, client: str) -> None:
-        """Claim the path to ``node``; tokens without a claim have just been added to the tree."""
+        """Add the client's claim to ``node`` and to all ancestors of ``node``."""
         first, residency = node, self.residency
         while (parent := node.parent) is not None and client not in node.holders:
             pinned, unpinned = self._memory.tokens_of(node)
@@ -292,7 +292,7 @@ class Claims(Generic[N]):
     # End of claims
 
     def end_next(self, wanted: Mapping[str, int], by: str | None, short: int = 0) -> int:
-        """End one claim, or evict one leaf, in the policy's order of eviction.
+        """End one client's claim on a leaf, or evict a leaf, in the policy's order of eviction.
 
         Args:
             wanted: Tokens that each client's waiting requests need.
@@ -309,15 +309,14 @@ class Claims(Generic[N]):
             return 0
         if self.by_client is None:
             return self._end(leaf, queue, by, short)
-        # A protected client is within its share but would lose tokens to another client.
+        # A client is protected if it is within its share and another client needs the memory.
         protected = (
             by is not None
             and queue not in (by, self._others)
             and self.residency.held(queue) + wanted.get(queue, 0) <= self.by_client.entitled(queue)
         )
         holders = len(leaf.holders)
-        # After each claim, the policy may choose another client. Therefore, each call ends a claim
-        # on as few tokens of the leaf as possible.
+        # The policy chooses a client again at each call, so a call frees as few tokens as possible.
         tokens = self._end(leaf, queue, by)
         if protected:
             self.audit.lost_tokens += tokens / holders
@@ -326,10 +325,10 @@ class Claims(Generic[N]):
     def check_pins(self, wanted: Mapping[str, int]) -> None:
         """Check the assumption of the theorem on memory shares before an eviction.
 
-        The assumption is P_i + n_i <= S_i for every client i: the tokens P_i in use and the
-        requested tokens n_i (``wanted``) fit into the client's share S_i. Under this assumption, no
-        client at or below its share loses a token to another client. The page
-        docs/appendix/theory.md has the proof of this theorem.
+        The theorem says that no client at or below its share loses a token to another client. The
+        theorem assumes P_i + n_i <= S_i for every client i: the tokens P_i in use and the requested
+        tokens n_i (``wanted``) fit into the client's share S_i. The proof is in
+        docs/appendix/theory.md.
         """
         if self.by_client is None:
             return
@@ -342,7 +341,7 @@ class Claims(Generic[N]):
         )
 
     def keep_within_limit(self, client: str, tokens: int) -> None:
-        """End the client's claims until ``tokens`` more tokens are within its limit."""
+        """End the client's claims until its limit leaves room for ``tokens`` more tokens."""
         limit = None if client == self._others else self.policy.limit(client)
         if limit is None:
             return
@@ -352,8 +351,8 @@ class Claims(Generic[N]):
     def _end(self, leaf: N, queue: str, by: str | None, short: int = 0) -> int:
         """Drop a leaf's spare copy, end a client's claim on the leaf, or evict the leaf.
 
-        A spare copy (a second, unused copy) is dropped first. A leaf without a spare copy loses a
-        claim (``ClientEviction``) or is evicted. Return the number of dropped tokens.
+        If the leaf has a spare copy (a second, unused copy of its tokens), only this copy is
+        dropped. Return the number of dropped tokens.
         """
         memory = self._memory
         memory.cut(leaf, short)
@@ -435,7 +434,8 @@ class Claims(Generic[N]):
     def is_open_leaf(self, node: N, queue: str) -> bool:
         """Return whether the policy may evict a node of the eviction queue ``queue``.
 
-        A node may be evicted if it has unused tokens, and has a spare copy or no claimed child.
+        Tokens in use are not evicted. A node with a second, unused copy qualifies. Any other node
+        qualifies if the queue's clients claim none of its children.
         """
         if not node.holders or self._memory.is_pinned(node):
             return False
@@ -446,7 +446,7 @@ class Claims(Generic[N]):
         return queue not in node.claimed_below or self._memory.spare_tokens(node) > 0
 
     def list_if_leaf(self, node: N) -> None:
-        """Add a node to every queue that may evict it and does not list it yet."""
+        """Add a node to all eviction queues in which it is evictable and has no entry yet."""
         for queue in node.holders if self.by_client is not None else (EVERYONE,):
             if queue not in node.listed_for and self.is_open_leaf(node, queue):
                 node.listed_for.add(queue)
@@ -621,7 +621,7 @@ class ClientPool(Protocol):
 
 
 class WaitingSequences(Protocol):
-    """A waiting queue that returns the engine's sequence of each request."""
+    """A waiting queue that returns the ``Sequence`` object of a waiting request."""
 
     def sequence_of(self, request: Request) -> Sequence: ...
 
@@ -656,7 +656,7 @@ def memory_share(
 
 
 def pin_audit(caches: Iterable[object]) -> PinAudit | None:
-    """Return the sum of all caches' audits, or None if no cache uses a ``ClientEviction``."""
+    """Return the sum of all caches' ``PinAudit`` counts, or None without a ``ClientEviction``."""
     total = None
     for cache in caches:
         claims = getattr(cache, "claims", None)

@@ -29,7 +29,7 @@ class Clock:
         heappush(self.events, (time_ps, priority, key, self._inserted, action))
 
     def soon(self, priority: int, key: int, action: Callable[[], None]) -> None:
-        """Run ``action`` at the current time, immediately or after earlier events of this time."""
+        """Run ``action`` at once, or in order of priority with other events of the current time."""
         if self.events and self.events[0][0] == self.now_ps:
             self.at(self.now_ps, priority, key, action)
         else:
@@ -51,7 +51,7 @@ class Clock:
         self._latest = (*self._latest[:4], _nothing)
 
     def past(self, priority: int, key: int) -> bool:
-        """Return whether an event of the current time with this priority and key is over."""
+        """Return whether an event of the current time with this priority and key would have run."""
         return (priority, key) <= self._latest[1:3]
 
     def stop_at(self, time_ps: int) -> None:

@@ -27,7 +27,7 @@ class KVMemory(Protocol):
 
     @property
     def free(self) -> int:
-        """The number of free tokens, without cached tokens."""
+        """The size of the free memory in tokens; memory of cached tokens does not count as free."""
 
     @property
     def evictable(self) -> int:
@@ -174,7 +174,7 @@ class EngineContract(Protocol):
     mem_fraction_static: float | None
 
     def with_pool(self, tokens: int) -> Mapping[str, Any]:
-        """Return settings for a KV pool of ``tokens`` tokens, or for the smallest valid pool."""
+        """Return settings for a KV pool of ``tokens`` tokens, or more if that is the minimum."""
 
     def worker(self, parts: WorkerParts) -> Replica:
         """Return a new worker with an empty cache."""

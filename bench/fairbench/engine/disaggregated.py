@@ -107,8 +107,8 @@ class PrefillReplica:
     """A ``Replica`` that computes prompts and sends the KV caches to decode workers.
 
     An arriving request is assigned to the decode worker with the fewest assigned requests. The
-    replica ``engine`` runs a copy of the request that ends with the first output token. Subclasses
-    define when the decode worker reserves memory.
+    replica ``engine`` runs a copy of the request with one output token. Subclasses define when the
+    decode worker reserves memory.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class ReservesAtArrival(PrefillReplica):
 
 
 class ReservesWhenComputed(PrefillReplica):
-    """A replica as in vLLM, which sends a computed prompt once the decode worker has memory."""
+    """A replica that reserves decode memory after it has computed the prompt, as vLLM does."""
 
     def _refused(self, sequence: Sequence) -> None:
         self._decode_of(sequence).assigned -= 1
@@ -257,8 +257,8 @@ def _take_over(sequence: Sequence, copy: Sequence) -> None:
 class DecodeRoom(NoCap):
     """A load cap that admits a request to prefill only if a decode worker has memory for it.
 
-    The engine's copy of a request outputs one token, so the original request tells how much memory
-    is needed. ``whole`` maps ids of requests that are not admitted yet to their original sequences.
+    The prefill engine runs copies of requests with one output token, but the decode worker needs
+    memory for the whole output. ``whole`` maps ids of waiting requests to the original sequences.
     """
 
     def __init__(self, decodes: list[DecodeWorker]) -> None:
@@ -309,7 +309,7 @@ class ReservesAtAdmission(PrefillReplica):
 
 
 class Sides(NamedTuple):
-    """The functions that create an engine's workers, and its default prefill replica."""
+    """An engine's functions to create workers, and the default subclass of ``PrefillReplica``."""
 
     prefill: Callable[[Any, WorkerParts], PrefillEngine]
     decode: Callable[[Any, WorkerParts, DisaggregationParams], DecodeWorker]
@@ -344,7 +344,7 @@ def disaggregated(
     Args:
         settings: The experiment's settings, by ``NAME.PARAM``.
         engine: Name of the engine, such as ``sglang``.
-        contract: The contract of the engine, for the decode workers.
+        contract: The parameters of the engine, which the decode workers use.
         prefills: The components of each prefill worker.
         decode_count: Number of decode workers.
     """
@@ -401,10 +401,10 @@ class DecodeLimits:
 class DecodeWorker(EngineLoop[KVNode]):
     """A worker that decodes requests whose prompts prefill workers have computed.
 
-    Prefill workers reserve memory with ``reserve_in_turn`` (first come, first served), or with
-    ``reserve`` if ``may_take`` returned True. When a request's KV cache has arrived, ``receive``
-    adds the request, which runs from the next step on. ``assigned`` counts the requests that run or
-    will run on the worker, and ``members`` counts the requests with memory. The worker calls
+    ``reserve_in_turn`` reserves memory for a prompt, first come, first served. ``reserve`` does so
+    at once, after ``may_take`` has returned True. ``receive`` adds a request whose KV cache has
+    arrived, and the request runs from the next step on. ``assigned`` counts the requests that run
+    or will run on the worker, and ``members`` counts the requests with memory. The worker calls
     ``on_release`` each time one of its requests ends.
 
     Requests on decode workers share no prefixes. SGLang has no prefix cache on a decode worker, and
@@ -513,7 +513,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         if batch.size > cache.free:
             self._retract()
         if not 0 < batch.size <= cache.free:
-            # All free memory is reserved for prompts that are being sent.
+            # The batch is empty, or all free memory is reserved for KV caches in transfer.
             return False
         steps = min(batch.steps_to_finish(), cache.free // batch.size, self._most_steps())
         self._start_run(steps, -self._extra_ps())
@@ -607,16 +607,16 @@ class DecodeWorker(EngineLoop[KVNode]):
         """Return a retracted sequence to the batch after memory was reserved for it."""
 
 
-# Up to this limit on running requests, SGLang lets three times as many requests have memory.
+# If at most ``FEW_RUNNING`` requests may run, SGLang reserves memory for three times as many.
 FEW_RUNNING = 32
 
 
 class SGLangDecode(DecodeWorker):
     """SGLang's decode worker, which keeps ``reserved`` tokens per request free for outputs.
 
-    A request may take memory if its prompt and ``reserved`` further tokens fit. The request's whole
-    output must also fit if all other requests were retracted (``DecodePreallocQueue`` of SGLang
-    0.5). The KV cache of a retracted request is copied to CPU memory and back.
+    A request may take memory if its prompt and ``reserved`` further tokens fit. Prompt and whole
+    output must fit if the memory of all running requests is added (``DecodePreallocQueue`` of
+    SGLang 0.5). A retracted request's KV cache is copied to CPU memory and back.
     """
 
     def __init__(self, parts: WorkerParts, limits: EngineLimits, reserved: int) -> None:

@@ -56,7 +56,7 @@ class MatchCache(Protocol[N]):
     refresh_stamp: int
 
     def refresh(self, waiters: Iterable[AttachedRequest[N]]) -> None:
-        """Match ``waiters``, and mark the cached prefixes of all attached requests as used."""
+        """Match ``waiters`` with the cache; mark prefixes of all attached requests as used."""
 
     def detach(self, waiter: AttachedRequest[N]) -> None:
         """Detach a waiting request from its tree node."""
@@ -68,7 +68,7 @@ class PrefixCache(MatchCache[N], Protocol[N]):
     root: N
 
     def descend(self, node: N, prompt: Prompt, place: Place, limit: int) -> tuple[N, Place]:
-        """Follow the prompt down to depth ``limit``, from ``node``, which ends at ``place``."""
+        """Follow the prompt from ``node``, at position ``place``, down to depth ``limit``."""
 
     def match(self, prompt: Prompt, limit: int) -> tuple[N, Place]:
         """Follow the prompt from the root down to depth ``limit``."""
@@ -81,12 +81,12 @@ class KVNode(Node):
     """A node of the prefix tree: a cached part of a prompt.
 
     To save time, a lock or a use of a path is recorded only at the path's last node. ``locks``
-    counts the locks that end at the node, plus 1 for each child with locks. ``last_access`` is the
-    latest use that ended at the node or at an evicted node below it. For a leaf of the tree,
-    ``locks`` and ``last_access`` are exact.
+    counts the locked paths whose last node this is, and the children with locks. ``last_access`` is
+    the latest use of a path whose last node is this node, or was an evicted node below. ``locks``
+    and ``last_access`` are exact for leaves, and lower bounds for other nodes.
 
-    A use of a node is recorded as a time stamp and a position in the queue. A refresh counts as a
-    use of the prefixes of all waiting requests, with one time stamp and their queue positions.
+    A use of a node is recorded as a time stamp and a position in the queue. All uses that one
+    refresh records have the same time stamp, and differ in the requests' queue positions.
     """
 
     __slots__ = ("last_access", "listed", "locks", "number", "waiters")
@@ -109,13 +109,13 @@ class KVNode(Node):
 
 
 KVWaiter = AttachedRequest[KVNode]
-# The waiting requests whose cached prefix ends at a node, by the key of the child that would extend
-# the prefix. The key None means that the whole prompt is cached.
+# The waiting requests whose cached prefix ends at a node, grouped by their first uncached token
+# (``next_key``). The key None means that the whole prompt is cached.
 Waiters = dict[tuple[str, int] | None, dict[KVWaiter, None]]
 
 
 def next_key(waiter: KVWaiter) -> tuple[str, int] | None:
-    """Return the key of the child that would extend the prefix, or None for a whole prompt."""
+    """Return the segment key and offset of the first uncached token, or None if all are cached."""
     index, offset = waiter.place
     if index == len(waiter.prompt):
         return None
@@ -190,7 +190,7 @@ class KVCache(PrefixTree[KVNode]):
         self.release(tokens)
 
     def grow(self, steps: int, requests: Mapping[str, int], size: int) -> None:
-        """Allocate one token for each of ``size`` requests in each of ``steps`` decode steps.
+        """Allocate the output tokens of ``steps`` decode steps with ``size`` running requests.
 
         ``requests`` maps each client to its number of requests.
         """
@@ -232,7 +232,7 @@ class KVCache(PrefixTree[KVNode]):
         return None
 
     def _access_of(self, leaf: KVNode) -> Access:
-        """Return the last use of a leaf, including refreshes of waiting requests."""
+        """Return the last use of a leaf; a refresh uses the leaves of waiting requests."""
         if not leaf.waiters or leaf.last_access[0] > self.refresh_stamp:
             return leaf.last_access
         waiters = (waiter for group in leaf.waiters.values() for waiter in group)
@@ -308,10 +308,7 @@ class KVCache(PrefixTree[KVNode]):
             node = parent
 
     def pin(self, node: KVNode, tokens: int) -> None:
-        """Record that running requests use ``tokens`` more tokens of ``node``.
-
-        A negative value of ``tokens`` means that running requests use fewer tokens.
-        """
+        """Add ``tokens``, which may be negative, to the tokens of ``node`` in use by requests."""
 
     # Prefix tree
 
@@ -328,17 +325,18 @@ class KVCache(PrefixTree[KVNode]):
             prompt: The whole prompt, which begins with the known prefix.
             place: Position in the prompt at which ``node`` ends.
             depth: Number of tokens of the prompt to store.
-            lock: Whether to move the caller's lock from ``node`` to the end node.
+            lock: Whether to move the caller's lock from ``node`` to the last node of the stored
+                tokens.
 
         Returns:
-            The end node, and the number of private tokens that the tree already contained, which
-            the caller must release.
+            The last node of the stored tokens, and the number of tokens that were already in the
+            tree. The caller must release its private copies of these tokens.
         """
         end = node
         if node.children:
             stored = self._stored
             if stored is not None and stored[0] is prompt and stored[1].depth == depth:
-                end = stored[1]  # parallel branches of a program often share a prompt
+                end = stored[1]  # the last call stored this prompt
             else:
                 end, place = self.descend(node, prompt, place, depth)
         cached = end.depth - node.depth
@@ -376,7 +374,7 @@ class KVCache(PrefixTree[KVNode]):
         """Match the given waiting requests with the cache again.
 
         A refresh counts as a use of the cached prefix of every waiting request, even of a request
-        that is not matched again. The method ``_refreshed`` computes when such a use happened.
+        that is not matched again.
         """
         self._stamp += 1
         self.refresh_stamp = self._stamp
@@ -401,7 +399,7 @@ class KVCache(PrefixTree[KVNode]):
         self._file(waiter, waiter.node)
 
     def detach(self, waiter: KVWaiter) -> None:
-        """Detach a waiting request, and record its last use of the path to its node."""
+        """Detach a waiting request; record when the request last used its cached prefix."""
         node = waiter.node
         assert node is not None
         self._unfile(waiter, node)

@@ -1,4 +1,4 @@
-"""The simulated engine S-LoRA / LightLLM, which replays of measured runs use.
+"""A simulation of the engine S-LoRA / LightLLM, used to replay measured runs.
 
 LightLLM has no prefix cache and no preemption. A request is admitted only if the KV pool can hold
 the whole batch until all outputs are complete. The engine knows output lengths, because the
@@ -7,10 +7,10 @@ batch) when the server is idle. A server that decodes tries to start a minibatch
 ``max_wait_tokens`` decode steps after the last minibatch, and then after each further step.
 Source: [VTC-artifact], slora/server/router/{manager,req_queue}.py.
 
-A single event loop reads the socket and runs the model. After a step, the model's coroutine resumes
-before the socket's coroutine, so a request that arrived during the step is seen one decision late.
-If a request ends with the step, the engine sees arrivals at once, because the socket's coroutine
-runs while the engine removes the request. An idle server looks for requests every 10 ms.
+One event loop of LightLLM reads the socket and runs the model. After a step, the engine decides
+before it reads the socket, so a request that arrived during the step is seen one decision late. If
+the step finishes a request, the engine reads the socket while it removes this request. The next
+decision then considers all arrivals. An idle server looks for requests every 10 ms.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class FitTest:
     The pool must be large enough for the remaining batch whenever a request finishes. Requests are
     sorted by remaining outputs, the longest first. For every k, (remaining output of request k) * k
     + (sum of the first k current lengths) must be less than the pool size in tokens. The last
-    output token of a request needs no memory. A new request is treated as if it were prefilled.
+    output token of a request needs no memory. A new request's length includes its prompt.
     """
 
     def __init__(self, batch: RunningBatch, limits: LightLLMLimits) -> None:
@@ -170,7 +170,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
     def _read_at_once(self) -> bool:
         """Return whether the next decision considers a request that arrives now.
 
-        A decision does not consider requests that arrive during the last step before it.
+        The engine's decision ignores requests that arrived during the step just before.
         """
         if self._run is None:
             return bool(self._prefilling)
@@ -185,7 +185,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
 
     @property
     def _may_admit(self) -> bool:
-        """Whether no request is running; arrivals never interrupt a series of decode steps."""
+        """Whether an arrival may start a minibatch at once, which requires that no request runs."""
         return self.running_count == 0
 
     def _running(self) -> list[Sequence]:
@@ -216,7 +216,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
         super()._rest()
 
     def _provide(self, steps: int) -> None:
-        """Count the decode steps since the last minibatch, whose memory ``FitTest`` reserved."""
+        """Count decode steps; ``FitTest`` has already reserved their memory at admission."""
         self._decoded += steps
 
     def _release(self, sequence: Sequence) -> None:
@@ -250,7 +250,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
 
 
 class LightLLMContract:
-    """The contract of LightLLM, with the parameters in ``LightLLMParams``."""
+    """The ``EngineContract`` of LightLLM, whose settings are ``LightLLMParams``."""
 
     mixed_steps = False
 

@@ -72,7 +72,8 @@ class IntegerTable:
         self._block = bytearray()
         self._row_bytes = 8 * len(names)
         self._block_bytes = ROWS_PER_BLOCK * self._row_bytes
-        # ``_bytes_apart`` is the size in bytes of the rows that a subclass stores itself.
+        # ``_bytes_apart`` is the size in bytes of the rows that a subclass stores outside
+        # ``_block``.
         self._bytes_apart = 0
         self._filed = 0
 
@@ -179,7 +180,7 @@ class InBatch:
         self.step = 0
 
     def copy(self) -> InBatch:
-        """Return a copy of the numbers, which stays the same when the batch changes."""
+        """Return a copy of this object, which stays the same when the batch changes."""
         other = InBatch(self.index)
         other.per_client, other.step = self.per_client.copy(), self.step
         other.clients, other.requests = self.clients[:], self.requests[:]
@@ -224,7 +225,7 @@ class InBatch:
 class OpenStretches:
     """The stretches (series of decode steps of an unchanged batch) in a log's last block.
 
-    The log's rows are made from the stretches only when the block is full.
+    To save time, the log computes the rows of these decode steps only when the block is full.
     """
 
     def __init__(self) -> None:
@@ -233,7 +234,7 @@ class OpenStretches:
         self._clients, self._requests, self._base_tokens = array("q"), array("q"), array("q")
 
     def add(self, row: int, worker: int, stretch: Stretch, batch: InBatch) -> int:
-        """Add a stretch, whose first log row is number ``row``; return how many rows it has."""
+        """Add a series of decode steps from row number ``row`` on; return its number of rows."""
         count, steps = len(batch.clients), stretch.steps
         self._heads += HEAD.pack(
             row, count, worker, stretch.start_ps, stretch.end_ps, stretch.growth_ps, steps,
@@ -247,8 +248,7 @@ class OpenStretches:
     def among(self, others: Ints) -> Ints:
         """Return all rows of the log's last block, and remove the block's stretches.
 
-        The rows of a stretch begin at the row number that was given to ``add``. The rows ``others``
-        fill the gaps between the rows of stretches.
+        ``others`` holds, in order, the block's rows that were not stored as series of decode steps.
         """
         if not self._heads:
             return others
@@ -286,7 +286,7 @@ class OpenStretches:
 
 
 def _running(values: Ints, begin: Ints, count: Ints) -> Ints:
-    """Return cumulative sums of ``values`` that start again at each stretch."""
+    """Return cumulative sums of ``values`` that start again at each index in ``begin``."""
     total = np.cumsum(values)
     sums: Ints = total - np.repeat((total - values)[begin], count)
     return sums
@@ -297,8 +297,8 @@ def shares_upto(total: Ints, upto: Ints, whole: Ints) -> Ints:
     if whole.max(initial=0) >= EXACT or np.abs(total).max(initial=0) >= EXACT * 2**10:
         wide: Ints = (total.astype(object) * upto // whole).astype(np.int64)
         return wide
-    # The floating-point guess is so close to the exact result that the difference can be computed
-    # modulo 2**64.
+    # The products may overflow, but their difference is exact modulo 2**64 and small, because
+    # ``guess`` is close to the result.
     guess = (total * (upto / whole)).astype(np.int64)
     guess += (total * upto - guess * whole) // whole
     return guess
@@ -343,8 +343,9 @@ class ServiceLog(IntegerTable):
     - Each decode step yields ``output_tokens / steps`` tokens and takes ``step_growth_ps`` longer
       than the step before. ``context_tokens`` is the sum of the context lengths at the first step.
     - A prefill iteration records ``input_tokens`` and ``extend_charged_tokens`` at admission. A
-      mixed step of vLLM is a prefill iteration with the context of its decoding requests.
-    - ``gpu_ps`` is the client's part of the stretch's time (``hardware.gpu_time``).
+      mixed step of vLLM (prefill and decoding) is recorded as a prefill iteration, and
+      ``context_tokens`` counts the context of its decoding requests.
+    - ``gpu_ps`` is the client's part of the GPU time of these steps (``hardware.gpu_time``).
     """
 
     def __init__(self, clients: list[str]) -> None:
@@ -386,7 +387,7 @@ class ServiceLog(IntegerTable):
 class RequestLog(IntegerTable):
     """A log with one row per request, written when the request or the run ends.
 
-    ``more`` are the names of additional columns, each of which is an attribute of ``Sequence``:
+    ``more`` names additional columns. The additional columns are attributes of ``Sequence``:
 
     - ``routed_ps`` is the time at which the router sent the request to a worker.
     - ``swapped_tokens`` is the number of tokens copied to CPU memory and back.
@@ -445,7 +446,6 @@ class WorkerMemoryLog:
         return self._clock.now_ps
 
     def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
-        """Record that a client has ``change`` more tokens, shared by ``holders`` clients."""
         index = self._log.index
         caused = NO_CLIENT if by is None else index[by]
         self._log.append(self._clock.now_ps, self._worker, index[client], holders, change, caused)

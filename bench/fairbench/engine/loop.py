@@ -1,4 +1,4 @@
-"""The loop of all simulated engines, and the model of the HTTP server and tokenizer."""
+"""The main loop of a simulated engine, and a model of the HTTP server and tokenizer."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class WakeUp:
         self._wake_ps: int | None = None
 
     def rest(self, scheduler: LocalScheduler, waiting: WaitingView) -> None:
-        """Set the alarm of an idle worker to the scheduler's ``wake_s``, if any."""
+        """Wake an idle worker at the time that the scheduler's ``wake_s`` returns, if any."""
         if scheduler.work_conserving:
             return
         now_ps = self._clock.now_ps
@@ -166,11 +166,11 @@ class EngineLoop(ABC, Generic[N]):
         self._idle = True
         self._computes_prompts = False
         self._wake_up = WakeUp(clock, index, self._awake)
-        # ``_passed`` is the number of decode steps at the last scheduling pass that blocked the
+        # ``_passed`` is the value of ``batch.steps`` at the last scheduling pass that blocked the
         # worker.
         self._passed = 0
-        # ``_blocked`` is true if the current scheduling pass blocks the worker, or if the scheduler
-        # has no ``pass_s``.
+        # ``_blocked`` is true if the scheduling pass blocks the worker. Every pass of a scheduler
+        # without ``pass_s`` blocks the worker.
         self._blocked = True
 
     @abstractmethod
@@ -222,8 +222,8 @@ class EngineLoop(ABC, Generic[N]):
             view = self.share.begin(self.waiting, pending)
             if not view.clients():
                 return
-            # ``select`` may apply delayed charges only for the clients in the scheduler's view. The
-            # call of ``balances`` makes the scheduler apply the delayed charges of all clients.
+            # ``select`` sees only the clients in ``view``, and might not apply delayed charges of
+            # other clients. ``balances`` applies the delayed charges of all clients.
             self.scheduler.balances()
         now_s = self._clock.now_ps / PS_PER_S
         drive(self.scheduler.select(view, now_s), try_admit, preempt)
@@ -279,7 +279,7 @@ class EngineLoop(ABC, Generic[N]):
         self._read_inbox()
 
     def _read_inbox_within(self, run: DecodeRun) -> None:
-        """Read the inbox after a decode step of ``run``, unless the step is its last one."""
+        """Read arrived requests after a decode step of ``run``, except after the last step."""
         if run is self._run:
             self.sync()
             if run.steps:
@@ -376,7 +376,7 @@ class EngineLoop(ABC, Generic[N]):
         """Record an iteration that computed prompt chunks while the batch decoded.
 
         Args:
-            saved_ps: Time by which the iteration was shorter than in the timing profile.
+            saved_ps: Time (ps) that the iteration saved, compared with the timing profile.
             shares_of: Function that returns each client's share, given chunks and their GPU times.
         """
         now_ps, batch, scheduler = self._clock.now_ps, self.batch, self.scheduler
@@ -399,7 +399,7 @@ class EngineLoop(ABC, Generic[N]):
     def _delay_ps(self, *, prompts: bool = False) -> int:
         """Return how long (ps) copies, cache matches and a scheduling pass delay the iteration.
 
-        ``prompts`` is true if the next iteration computes prompts.
+        ``prompts`` is true if the next iteration is a prefill iteration.
         """
         copying_ps = self.host.delay_ps() if self.host.copied else 0
         delay_ps = copying_ps + self.waiting.matching_ps()
@@ -413,7 +413,7 @@ class EngineLoop(ABC, Generic[N]):
     # Decode steps
 
     def _start_run(self, steps: int, saved_ps: int) -> None:
-        """Start a series of decode steps after the delays of copies and cache matches.
+        """Start a series of decode steps, after the delays that ``_delay_ps`` computes.
 
         Each step takes ``saved_ps`` less time than in the timing profile.
         """
@@ -443,7 +443,7 @@ class EngineLoop(ABC, Generic[N]):
             self._await_end(run)
 
     def _next_boundary(self, run: DecodeRun) -> int:
-        """Return the number of steps (0 or 1) until the step in progress ends.
+        """Return 1 if a decode step is in progress, or 0 if a step begins at the current time.
 
         Precondition: ``sync`` was called.
         """
@@ -452,7 +452,7 @@ class EngineLoop(ABC, Generic[N]):
     def _end_decode(self) -> None:
         run, now_ps = self._run, self._clock.now_ps
         if run is None or now_ps != self._end_ps:
-            # The event of a stopped series of decode steps has no effect.
+            # The series of decode steps was stopped, so its end event is ignored.
             return
         self._run = None
         self._book_decode(run, run.steps, now_ps)
@@ -461,7 +461,7 @@ class EngineLoop(ABC, Generic[N]):
     def sync(self) -> None:
         """Record all decode steps that have ended.
 
-        A step that ends at the current time has ended if its event precedes the current event.
+        A step that ends exactly at the current time counts if its event precedes the current event.
         """
         if (run := self._run) is not None:
             past_ps = self._clock.past(END, self.index)

@@ -17,12 +17,12 @@ NO_TIME: Sums = (0.0, 0.0, 0.0)
 
 
 class DecodeTime:
-    """Cumulative times (ps) of a batch's decode steps, which determine each request's part.
+    """Sums (ps) over the decode steps of a batch, from which a request's GPU time follows.
 
-    ``each`` is the sum, over steps, of one request's part of the step's fixed time. ``read`` is the
-    sum of each step's time per token of context. ``numbered`` sums each step's time per token of
-    context, multiplied by the step's number. A request with ``base + n`` tokens of context in step
-    n takes ``each + base * read + numbered``, with sums over its steps in the batch.
+    A step takes a fixed time, which its requests share equally, and a time per token of context.
+    ``each`` sums the fixed time per request, and ``read`` sums the time per token. ``numbered``
+    sums the time per token, multiplied by the step's number. If a request has ``base + n`` tokens
+    of context in step n, its GPU time is ``each + base * read + numbered``.
     """
 
     __slots__ = ("each", "numbered", "read")
@@ -33,7 +33,7 @@ class DecodeTime:
     def add(
         self, took_ps: int, fixed_ps: int, requests: int, context: int, first: int, steps: int
     ) -> None:
-        """Add the times of several decode steps.
+        """Add the times of several decode steps to the sums.
 
         Args:
             took_ps: Total time of the steps, in picoseconds.
@@ -53,7 +53,7 @@ class DecodeTime:
         return self.each, self.read, self.numbered
 
     def request_ps(self, base: int, joined: Sums) -> float:
-        """Return the time (ps) of a request that joined the batch when the sums were ``joined``."""
+        """Return the GPU time (ps) of a request since it joined, when ``sums()`` was ``joined``."""
         each, read, numbered = joined
         return self.each - each + ((self.read - read) * base + self.numbered - numbered)
 
@@ -111,10 +111,10 @@ class Sequence:
         self.private = 0
         # ``gpu_ps`` is the request's part of the GPU time of all iterations so far.
         self.gpu_ps = 0.0
-        # ``joined_time`` holds the batch's ``DecodeTime`` sums when the request joined.
+        # ``joined_time`` is the value of ``DecodeTime.sums()`` when the request joined the batch.
         self.joined_time = NO_TIME
         self.due = NEVER
-        # ``joined_step`` is the number of the batch's decode steps when the request joined.
+        # ``joined_step`` is the value of ``RunningBatch.steps`` when the request joined the batch.
         self.joined_step = 0
         self.cached_tokens = self.extend_tokens = self.recompute_tokens = 0
         # ``compulsory_tokens`` is the number of prompt tokens that no cache could have saved, which
@@ -178,7 +178,7 @@ class HostMemory:
         return behind if behind > 0 else 0
 
     def load(self, sequence: Sequence, cached: int) -> None:
-        """Copy a request's tokens after ``cached`` back to the GPU, and free the copy."""
+        """Move a request's tokens after the first ``cached`` from CPU memory back to the GPU."""
         tokens = self.behind(sequence, cached)
         sequence.swapped_tokens += tokens
         self.copied += tokens
@@ -189,6 +189,6 @@ class HostMemory:
         sequence.host_tokens = 0
 
     def delay_ps(self) -> int:
-        """Return the time (ps) of the copies since the last call."""
+        """Return the time (ps) of copies between CPU and GPU memory since the last call."""
         delay_ps, self.copied = self.copied * self.token_ps, 0
         return delay_ps

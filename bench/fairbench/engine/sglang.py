@@ -1,9 +1,9 @@
 """A simulated SGLang replica: admission, prompt chunks, decoding and retraction.
 
-``_start`` begins each iteration, which either computes chunks of prompts (parts 1 and 2) or decodes
-(part 3). If a decode step lacks memory, running requests are retracted first (part 4).
-``Admission`` decides on each candidate of an admission pass. Overlap scheduling is not simulated.
-The page docs/appendix/engine.md describes the simulated rules.
+``_start`` begins each iteration, which either computes chunks of prompts or decodes. If a decode
+step lacks memory, running requests are retracted first. ``Admission`` decides on each candidate of
+an admission pass. Overlap scheduling is not simulated. The page docs/appendix/engine.md describes
+the simulated rules.
 """
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ class SGLangReplica(EngineLoop[KVNode]):
         self._computes_prompts = False
         if self._chunked is not None or not (self.batch.size or self._kept):
             # SGLang clears ``batch_is_full`` when it takes an unfinished prompt out of its batch or
-            # replaces an empty batch. The next admission pass therefore runs even if the last pass
-            # lacked memory.
+            # replaces an empty batch. With ``batch_is_full`` cleared, the next admission pass runs
+            # even if the last pass lacked memory.
             self._batch_is_full = False
         start_ps = self._prefill_start_ps
         if self.scheduler.on_iteration is not None:
@@ -214,17 +214,14 @@ class SGLangReplica(EngineLoop[KVNode]):
             held = cache.capacity - cache.free - cache.evictable + size
             saved_ps = self._profile.saved_ps(max(0, batch.context_tokens - held))
         if self._has_tail:
-            # Long sequences lengthen a step, by their lengths when they joined the batch.
+            # The longest sequences slow a step down; ``lengths`` are those at joining the batch.
             lengths = [one.request.input_tokens + one.produced for one in batch.sequences]
             saved_ps -= self._profile.tail_ps(lengths)
         self._start_run(steps, saved_ps)
         return True
 
     def _stop_run(self, run: DecodeRun) -> None:
-        """End a series of decode steps with the step in progress.
-
-        The function records no ended step, because memory was allocated at the series' start.
-        """
+        """End a series of decode steps with the step in progress."""
         now_ps = self._clock.now_ps
         steps, end_ps = run.steps_before(now_ps + self._clock.past(END, self.index))
         if end_ps != now_ps:
@@ -339,9 +336,10 @@ class SGLangReplica(EngineLoop[KVNode]):
     def abort(self, sequence: Sequence) -> None:
         """Abort a request.
 
-        A waiting request leaves the queue and counts as refused. A running request ends after the
-        decode step in progress, and a prefilling request ends after its first output token. Aborted
-        running and prefilling requests count as FINISHED, and their outputs stay cached.
+        If the request waits, it leaves the queue and counts as refused. An aborted running request
+        ends after the decode step in progress, and a prefilling request after its first output
+        token. Aborted running and prefilling requests count as FINISHED, and their outputs stay
+        cached.
         """
         if sequence.status != UNFINISHED:
             return
@@ -372,8 +370,8 @@ class SGLangReplica(EngineLoop[KVNode]):
     def step_end_ps(self, steps: int) -> int | None:
         """Return the time (ps) at which the next ``steps`` decode steps will end.
 
-        The time is at most the end of the planned series of steps. The function returns None if the
-        worker does not decode. Precondition: ``sync`` was called.
+        Return the end of the series of decode steps if it has fewer steps, or None if none is
+        planned. Precondition: ``sync`` was called.
         """
         return None if self._run is None else self._run.end_ps(min(steps, self._run.steps))
 
@@ -390,7 +388,7 @@ class Admission:
 
     The page size of the cache is 1. ``reserved_tokens`` is the memory reserved for running
     requests' outputs, and ``most`` is the maximum number of running requests. With mixed chunks,
-    each running request takes one token of the budgets and of the memory.
+    each running request decodes one token, which counts against the token budgets and the memory.
     """
 
     def __init__(self, replica: SGLangReplica, reserved_tokens: float, most: int) -> None:
@@ -420,8 +418,9 @@ class Admission:
     def try_admit(self, request: Request) -> Tried:
         """Admit a candidate if the budgets, slots, load cap and memory allow it.
 
-        The admission pass ends when a budget is used up. Releases whose rules lack
-        ``tries_within_budget`` try one more candidate first, without checking the load cap.
+        The admission pass ends when a budget is used up. Older releases (without the rule
+        ``tries_within_budget``) try one more request before the pass ends, without checking the
+        load cap.
         """
         replica, cache, batch = self._replica, self._cache, self._replica.batch
         spent = self._used_up and self.spent
@@ -460,7 +459,7 @@ class Admission:
         return LAST if over else ADMITTED
 
     def continue_chunk(self, sequence: Sequence) -> None:
-        """Add the next chunk of a begun prompt before all other candidates."""
+        """Add the next chunk of a prompt whose prefill began in an earlier iteration."""
         memory = self._cache.free + self._cache.evictable
         limit = min(self._chunk_left, int(memory - self._total_offset))
         if limit <= 0:
@@ -517,7 +516,8 @@ class Admission:
     def spent(self) -> bool:
         """Whether the admission pass must end, because a token budget is used up.
 
-        If memory is used up, too, the pass goes on, because SGLang then tries one more candidate.
+        If both the memory and a budget are used up, SGLang tries one more request before the pass
+        ends.
         """
         return self._used_up and not self._reserved_all()
 
@@ -648,7 +648,7 @@ class NewTokenRatio:
     """SGLang's ``new_token_ratio``: the reserved fraction of running requests' future outputs.
 
     In 600 decode steps, the ratio falls from min(0.7 * conservativeness, 1) to 14% of this start
-    value. ``ratio_after`` computes the ratio on demand, so that decode steps need no update.
+    value. ``ratio_after`` computes the ratio on demand, so decode steps do not update the ratio.
     """
 
     def __init__(self, conservativeness: float, full_reservation: bool) -> None:
@@ -684,9 +684,9 @@ class NewTokenRatio:
 class PassInterval:
     """The decode steps between two passes: SGLang's ``num_continuous_decode_steps``.
 
-    A pass is due after ``every`` decode steps, and whenever no request decodes. After a prefill
-    iteration, which has no decode step, a pass is due again. Steps are counted even if no request
-    waits, so a request that arrives between two passes waits for the next pass.
+    A pass is due after ``every`` decode steps, and whenever no request decodes. Directly after a
+    prefill iteration, a pass is due again, because no decode step has passed. A request that
+    arrives between two passes waits for the next pass, even if no other request waits.
     """
 
     def __init__(self, every: int) -> None:
@@ -694,14 +694,14 @@ class PassInterval:
         self._last = 0
 
     def is_due(self, steps: int, *, decoding: bool) -> bool:
-        """Return whether an admission pass is due after ``steps`` steps; record a due pass."""
+        """Return whether an admission pass is due at step ``steps``; if so, store the step."""
         due = not decoding or (steps - self._last) % self._every == 0
         if due:
             self._last = steps
         return due
 
     def skip_step(self) -> None:
-        """Leave a decode step that also computes prompts out of the count of decode steps."""
+        """Exclude a decode step that also computes prompts from the count of decode steps."""
         self._last += 1
 
     def steps_to_pass(self, steps: int) -> int:

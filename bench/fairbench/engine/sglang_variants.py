@@ -1,4 +1,4 @@
-"""Variants of SGLang's replica, and the contract that selects a variant.
+"""Variants of the simulated SGLang replica, and ``SGLangContract``, which selects a variant.
 
 The variants simulate SGLang before 0.5.23, mixed chunks, and replicas that only compute prompts.
 """
@@ -59,10 +59,10 @@ class OlderSGLangReplica(SGLangReplica):
 class MixedSGLangReplica(SGLangReplica):
     """A replica with mixed chunks, which decodes in iterations that compute prompts.
 
-    Each running request takes one token of an admission pass's budgets and memory. If the chunks
-    leave no memory for decoding, the running requests wait until the iteration ends. A mixed
-    iteration takes the time ``TimingProfile.step_ps``, like a step of vLLM. The additional time of
-    SGLang's decode kernel for the longest context is not modelled.
+    Each running request decodes one token, which counts against the token budgets and the memory.
+    If the chunks leave no memory for decoding, the running requests wait until the iteration ends.
+    A mixed iteration takes the time ``TimingProfile.step_ps``, like a step of vLLM. The additional
+    time of SGLang's decode kernel for the longest context is not modelled.
     """
 
     __slots__ = ("_context_tokens_mixed", "_mixes", "_saved_mixed_ps")
@@ -158,7 +158,7 @@ def replica_class(limits: EngineLimits) -> type[SGLangReplica]:
 
 
 class SGLangContract:
-    """The contract of SGLang, with the parameters in ``EngineParams``."""
+    """The ``EngineContract`` of SGLang, whose settings are ``EngineParams``."""
 
     mixed_steps = False
 

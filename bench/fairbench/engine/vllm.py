@@ -1,9 +1,8 @@
 """A simulated vLLM replica (V1 engine, 0.32.0), with token budgets, blocks and preemption.
 
-The method ``_fill`` decides on each step. Running requests get tokens and blocks (part 1), and
-waiting requests are admitted with the rest of the budget (part 2). Requests are preempted if memory
-is short or the scheduler demands it (part 3). A step may compute chunks of prompts while it decodes
-(part 4), or only decode (part 5).
+The method ``_fill`` schedules each step. Running requests get tokens and blocks first, and waiting
+requests are admitted with the rest of the budget. Requests are preempted if memory is short or if
+the scheduler asks for it. A step may compute chunks of prompts while it decodes, or only decode.
 
 ``VLLMReplica`` decides on a step when the previous step has ended. ``AsyncVLLMReplica``, the
 default on GPUs, decides while the previous step runs.
@@ -105,7 +104,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
     # prompt gets a chunk.
 
     def _schedule_running(self, step: Step) -> None:
-        """Give running sequences tokens and blocks, all at once if enough blocks are free.
+        """Schedule the running sequences, all at once if the free blocks suffice, or one by one.
 
         A prompt that precedes decoding sequences in the running list uses the budget first.
         """
@@ -153,7 +152,8 @@ class VLLMReplica(EngineLoop[BlockNode]):
             scheduled[sequence] = tokens
             step.budget -= tokens
             index = running.sequences.index(sequence) + 1
-        # If the step is empty, vLLM allocates its blocks later, when it decides on the step again.
+        # If nothing is scheduled, vLLM later schedules the step again and then allocates its
+        # blocks.
         if scheduled:
             running.provided_steps = batch.steps + 1
         for sequence, tokens in scheduled.items():
@@ -176,8 +176,8 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def _admit_waiting(self, step: Step) -> None:
         """Try to admit the scheduler's candidates.
 
-        In vLLM and under ``fcfs``, the first request that does not fit ends the pass. Schedulers
-        other than ``fcfs`` may name further candidates.
+        Under ``fcfs``, as in vLLM, admission stops at the first request that does not fit. Other
+        schedulers may then propose another waiting request.
         """
         scheduler, running, waiting = self.scheduler, self.running, self.waiting
 
@@ -272,7 +272,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
         self._end_stretch()
         for sequence in step.stalled:
             self.running.pause(sequence)
-            # ``on_tokens`` with 0 tokens tells the scheduler that the client runs fewer requests.
+            # This call with 0 tokens tells the scheduler that one of the client's requests paused.
             self.scheduler.on_tokens(sequence.request.client, 0)
         self._stalled, self._chunks = step.stalled, step.chunks
         self._computes_prompts = True
@@ -315,9 +315,9 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def _start_decode(self) -> None:
         """Start a series of decode steps with an unchanged batch.
 
-        The series ends when a sequence ends, when blocks run out, or when a waiting request may be
-        admitted. If evictions are reported, the series also ends before the first eviction, so that
-        the eviction is reported when it happens.
+        The series of decode steps ends when a sequence ends, when blocks run out, or when a waiting
+        request may be admitted. If the cache reports evictions, the series also ends before the
+        first eviction.
         """
         batch, cache = self.batch, self.cache
         steps = batch.steps_to_finish()
@@ -338,7 +338,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def _next_boundary(self, run: DecodeRun) -> int:
         """Return the number of steps (0 or 1) until the step in progress ends.
 
-        If a decision at the current time has preempted requests, its step counts as begun.
+        A step that begins at the current time is in progress if requests were preempted for it.
         """
         return 1 if self._clock.now_ps == self._taken_ps else super()._next_boundary(run)
 
@@ -452,7 +452,7 @@ class StepInFlight:
 
     ``decoding`` lists the sequences that decode, and ``ends`` lists the sequences that the step
     finishes. ``batch`` counts the clients' decoding requests. ``took_ps`` is the duration of the
-    step, of which ``fixed_ps`` does not depend on context if the step only decodes.
+    step. In a decode step, the part ``fixed_ps`` does not depend on context.
     """
 
     step: Step
@@ -627,7 +627,7 @@ class AsyncVLLMReplica(VLLMReplica):
     # End of requests
 
     def _release(self, sequence: Sequence) -> None:
-        """Remove a sequence whose last token is known, even if it was preempted and waits."""
+        """Remove a finished sequence from the running list, or a preempted one from the queue."""
         if sequence.request in self.waiting:
             self.waiting.withdraw(sequence.request)
         else:
@@ -637,13 +637,13 @@ class AsyncVLLMReplica(VLLMReplica):
         self._booking.finish(sequence)
 
     def _store(self, sequence: Sequence) -> None:
-        """Store the full blocks of a sequence, because all its computed tokens are known."""
+        """Add the full blocks of a sequence to the prefix cache."""
         tokens = self.running.computed_tokens(sequence)
         most = sequence.request.input_tokens + sequence.output.length - 1
         self.running.tables.store_full(sequence, min(tokens, most))
 
     def settle(self) -> None:
-        """Write the remaining records, and undo the counts of unfinished steps."""
+        """Write the remaining records, without the admissions and tokens of unfinished steps."""
         super().settle()
         for flight in filter(None, (self._next, self._now)):
             for chunk in flight.step.chunks:
@@ -657,7 +657,7 @@ W = TypeVar("W", bound=VLLMReplica)
 
 
 class VLLMContract:
-    """The contract of vLLM, with the parameters in ``VLLMParams``."""
+    """The ``EngineContract`` of vLLM, whose settings are ``VLLMParams``."""
 
     mixed_steps = True
 

@@ -29,9 +29,9 @@ def prefix_of(prompt: Prompt, depth: int) -> Prompt:
 
 
 def next_block(prompt: Prompt, place: Place, tokens: int) -> Key:
-    """Return the slices of the ``tokens`` tokens after position ``place`` of a prompt.
+    """Return the key of the block of ``tokens`` tokens at position ``place`` of a prompt.
 
-    The prompt must have at least ``tokens`` tokens after ``place``.
+    The key lists slices of the prompt's segments. The prompt must be long enough for the block.
     """
     index, offset = place
     key, length = prompt[index]
@@ -50,7 +50,7 @@ def next_block(prompt: Prompt, place: Place, tokens: int) -> Key:
 
 
 def advance(prompt: Prompt, place: Place, tokens: int) -> Place:
-    """Return the position ``tokens`` tokens after position ``place`` of a prompt."""
+    """Move the position ``place`` in a prompt forward by ``tokens`` tokens, and return it."""
     index, upto = place
     upto += tokens
     while index < len(prompt) and upto >= (length := prompt[index][1]):
@@ -61,8 +61,8 @@ def advance(prompt: Prompt, place: Place, tokens: int) -> Place:
 def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int) -> int:
     """Return how many tokens are equal in two prompts after the positions ``at`` and ``place``.
 
-    At most ``most`` tokens are compared. Precondition: the first prompt has at least ``most``
-    tokens after position ``at``.
+    The function compares at most ``most`` tokens of each prompt. Precondition: the first prompt has
+    at least ``most`` tokens after position ``at``.
     """
     (left, start), (right, offset), taken = at, place, 0
     while taken < most and right < len(other):
@@ -109,7 +109,7 @@ class RunCopy:
         self.before = self.after = None
 
     def split(self, upper: BlockNode) -> RunCopy:
-        """Return the copy's upper part, for node ``upper``; the lower part is evicted first."""
+        """Return a copy for ``upper``, the node's first part; the rest is evicted before it."""
         copy = RunCopy(upper, set(self.users), self.stamp)
         if self.after is not None:
             copy.link(self, self.after)
@@ -119,9 +119,9 @@ class RunCopy:
 class BlockNode:
     """A node of the block tree, at which a prefix of ``depth`` tokens ends.
 
-    The prefix is the beginning of ``prompt``. The last ``blocks`` blocks of the prefix, from
-    position ``start`` on, belong to the node. ``key`` identifies the node's first block among the
-    parent's ``children``.
+    The prefix consists of the first ``depth`` tokens of ``prompt``. The last ``blocks`` blocks of
+    the prefix, from position ``start`` on, belong to the node. ``key`` identifies the node's first
+    block among the parent's ``children``.
     """
 
     __slots__ = (
@@ -210,14 +210,14 @@ class BlockTree:
         return node, place
 
     def add_copy(self, owner: object, node: BlockNode) -> None:
-        """Add blocks that ``owner`` uses as another copy of ``node``."""
+        """Record that ``owner`` uses its own copy of the blocks of ``node``."""
         node.copies.append(RunCopy(node, {owner}))
 
     def split(self, node: BlockNode, blocks: int) -> BlockNode:
         """Split a node after its first ``blocks`` blocks; return the new upper node.
 
-        The object ``node`` becomes the lower node, so references to it keep their meaning. Every
-        copy of the node is split, too, and the lower part of a copy is evicted first.
+        The object ``node`` keeps the remaining blocks, so it still ends the same prefix. Every copy
+        of the node is split, too, and the lower part of a copy is evicted first.
         """
         parent, tokens = node.parent, blocks * self.block_size
         assert parent is not None
@@ -258,7 +258,7 @@ class BlockTree:
     def _enter(
         self, child: BlockNode, prompt: Prompt, place: Place, most: int
     ) -> tuple[BlockNode, Place]:
-        """Follow the prompt into a matching child for at most ``most`` blocks.
+        """Match the prompt with the blocks of ``child``; split ``child`` if only some blocks match.
 
         Return the node and the position in the prompt at which the match ends.
         """
@@ -273,7 +273,7 @@ class BlockTree:
     def _append(
         self, owner: object, node: BlockNode, key: Key, prompt: Prompt, place: Place, blocks: int
     ) -> tuple[BlockNode, Place]:
-        """Append new blocks to ``node`` if ``may_grow`` allows this, or add them as a child."""
+        """Append new blocks to ``node`` if it may grow, or else add them as a child of ``node``."""
         if not self.may_grow(node, owner):
             parent, node = node, self.node_type(node, key, prompt, place, node.depth)
             parent.children[key] = node
@@ -368,7 +368,7 @@ class BlockCache(BlockTree):
         self.blocks = self.blank = blocks
         # ``unused_blocks`` is the number of cached blocks that no running request uses.
         self.unused_blocks = 0
-        # ``shared`` sums the users beyond the first user of each block.
+        # ``shared`` sums, over all blocks in use, the number of a block's users minus 1.
         self.shared = 0
         self.on_evict = on_evict
         self.prefix_caching = prefix_caching
@@ -493,7 +493,7 @@ class BlockCache(BlockTree):
             self.remove(node)
 
     def _report(self) -> None:
-        """Report the blocks that were evicted in succession, and begin a new report."""
+        """Report blocks that were evicted one after another with one call of ``on_evict``."""
         if self._row_tokens and self.on_evict is not None:
             self.on_evict(prefix_of(*self._row), self._row_tokens)
         self._row_tokens, self._above = 0, None
@@ -530,13 +530,13 @@ class ClaimedRun(BlockNode):
         self.number = 0
 
     def oldest(self) -> RunCopy | None:
-        """Return the unused copy that is evicted first, or None if all copies are used."""
+        """Return the unused copy of the node's blocks that is evicted first, if there is one."""
         unused = (copy for copy in self.copies if not copy.users)
         return min(unused, key=_stamp, default=None)
 
     @property
     def last_access(self) -> Access:
-        """The last use of the unused copy that is evicted first, and minus the node's depth."""
+        """The last use of the oldest unused copy; of equal last uses, deeper nodes come first."""
         copy = self.oldest()
         return (0 if copy is None else copy.stamp), -self.depth, 0
 
@@ -633,7 +633,7 @@ class ClientBlockCache(BlockCache):
         self._list_anew(mine)
 
     def may_grow(self, node: BlockNode, owner: object) -> bool:
-        """Return whether only ``owner`` uses the node and only its client claims it."""
+        """Return whether no other request uses the node and no other client has used it."""
         mine = cast(ClaimedRun, node)
         only = super().may_grow(node, owner) and not mine.uses
         return only and [*mine.holders] == [_client_of(owner)]
@@ -651,7 +651,7 @@ class ClientBlockCache(BlockCache):
         return end, place
 
     def split(self, node: BlockNode, blocks: int) -> BlockNode:
-        """Split a node and its claims after its first ``blocks`` blocks; return the upper node."""
+        """Split a node as the base class does; all clients that claim it then claim both parts."""
         upper = super().split(node, blocks)
         above, below = cast(ClaimedRun, upper), cast(ClaimedRun, node)
         self._number(above)
@@ -695,10 +695,10 @@ class ClientBlockCache(BlockCache):
         return bool(node.waiters)
 
     def end_use(self, node: ClaimedRun) -> None:
-        """Do nothing, because a request returns its last blocks first, and parents afterwards."""
+        """Do nothing: a request frees parent blocks last, so their last use is already later."""
 
     def cut(self, node: ClaimedRun, tokens: int) -> None:
-        """Split a node so that ``node`` keeps about its last ``tokens`` tokens."""
+        """Split a long node; ``node`` keeps its last ``tokens`` tokens, rounded up to blocks."""
         blocks = max(1, -(-tokens // self.block_size))
         if node.blocks > blocks:
             self.split(node, node.blocks - blocks)

@@ -21,10 +21,10 @@ from fairbench.schedulers.views import ClientLoad, Running, client_load
 
 @dataclass(slots=True)
 class BlockTable:
-    """The KV blocks that a sequence uses, of which the cached blocks end at ``node``.
+    """The KV blocks that a sequence uses; ``node`` is the tree node of its last cached block.
 
-    ``prompt`` is the request's prompt with all future outputs, and ``place`` is the position in
-    ``prompt`` at which ``node`` ends. ``blocks`` is the number of blocks that the sequence uses.
+    ``prompt`` holds the request's input and its whole output, even if not computed yet. ``node``
+    ends at position ``place`` of ``prompt``. The sequence uses ``blocks`` blocks.
     """
 
     prompt: Prompt
@@ -82,7 +82,7 @@ class BlockTables:
             freed += self._unstored(self._tables[one])
             users.update(self.copies(one))
         for copy in cached:
-            # The new request itself would use this copy, so the copy is not freed.
+            # The waiting request would use this copy of a block, so a preemption does not free it.
             users.pop(copy, None)
         freed += sum(copy.node.blocks for copy, n in users.items() if n == len(copy.users))
         wanted = self._wanted(sequence.total, cached, alone=alone)
@@ -114,7 +114,7 @@ class BlockTables:
             self._store(sequence, self._tables[sequence], 1)
 
     def store_full(self, sequence: Sequence, tokens: int | None = None) -> None:
-        """Cache the full blocks of the first ``tokens`` tokens, or all but the last if None."""
+        """Cache the full blocks of the first ``tokens`` tokens, or all blocks but the last."""
         table = self._tables[sequence]
         full = table.blocks - 1 if tokens is None else tokens // self._size
         more = full - table.node.depth // self._size
@@ -132,7 +132,7 @@ class BlockTables:
         self._cache.give_back(sequence, table.node, self._unstored(table))
 
     def shared_tokens(self, apart: Iterable[Sequence]) -> int:
-        """Return the tokens saved by sharing: a block's tokens for each user after the first.
+        """Return how many tokens of memory are saved because sequences use the same blocks.
 
         The sequences in ``apart`` do not count as users of blocks.
         """
@@ -196,7 +196,7 @@ class BlockPhases:
     def at_blocks(self, step: int) -> Iterator[tuple[Sequence, bool, bool]]:
         """Yield the sequences that begin or fill a block in a step, in running order.
 
-        Two booleans follow each sequence: whether it begins a block, and whether it fills a block.
+        Each item is a sequence, whether it begins a block, and whether it fills a block.
         """
         begin, fill = (self._groups[one % self._size] for one in (step, step + 1))
         either = begin | fill
@@ -227,9 +227,9 @@ class Step:
     ``budget`` is the number of tokens that the step may still compute, and ``most`` is the maximum
     number of tokens of a prompt. ``decodes`` is the number of sequences that decode. ``preempted``
     is true if a sequence was preempted because blocks ran out. ``wished`` holds the sequences that
-    were preempted on demand of the scheduler. ``stalled`` holds the decoding sequences that get no
-    token. Sequences are stalled if an earlier sequence lacked blocks and was itself preempted, or
-    if earlier prompts used up the budget.
+    were preempted because the scheduler asked for it. ``stalled`` holds the decoding sequences that
+    get no token. Sequences are stalled if an earlier sequence lacked blocks and was itself
+    preempted, or if earlier prompts used up the budget.
     """
 
     budget: int
@@ -249,10 +249,10 @@ class RunningList:
     """vLLM's list of running and prefilling requests, in order of admission.
 
     Normally, only the last sequence may be prefilling, because its incomplete prompt takes the rest
-    of every budget. With ``long_prefill_token_threshold``, any sequence may be prefilling.
+    of every budget. With ``long_prefill_token_threshold``, any listed sequence may be prefilling.
     ``batch`` contains the decoding sequences.
 
-    With asynchronous scheduling, ``batch`` is in the state after the running step. The running step
+    With asynchronous scheduling, ``batch`` has the state after the running step ends. This step
     gives each sequence in ``pending`` a token, and each sequence in ``ending`` its last token.
     """
 
@@ -354,7 +354,7 @@ class RunningList:
         The step computes ``tokens`` more tokens of the sequence ``prefilling``, if any.
         """
         steps = self.batch.steps
-        # If vLLM decides on a step again, the step's blocks are already allocated.
+        # If the step is scheduled a second time, its blocks are already allocated.
         blocks = self._phases.count(steps) if steps == self.provided_steps else 0
         if prefilling is not None:
             blocks += self.tables.missing(prefilling, prefilling.filled + tokens)
@@ -374,7 +374,7 @@ class RunningList:
         self.provided_steps = max(self.provided_steps, steps)
 
     def steps_ahead(self, blocks: int, most: int) -> int:
-        """Return the number of further steps, at most ``most``, for which ``blocks`` suffice."""
+        """Return the number of decode steps (at most ``most``) that ``blocks`` blocks allow."""
         return self._phases.steps_within(self.provided_steps, blocks, most)
 
     def computed_tokens(self, sequence: Sequence) -> int:
@@ -426,7 +426,7 @@ class Booking:
         self._reached.pop(sequence, None)
 
     def shares(self, chunks: list[Prefill], gpu_ps: list[int]) -> dict[str, PrefillShare]:
-        """Return each client's part of a step; ``gpu_ps`` is the GPU time of each chunk."""
+        """Return each client's share of a step's prefill, given the GPU time (ps) of each chunk."""
         return shares_of(chunks, gpu_ps, self._fresh)
 
     def _fresh(self, sequence: Sequence, cached: int, tokens: int) -> int:
@@ -462,7 +462,7 @@ class RunningListView:
             elif sequence in running.sequences:
                 produced, held = sequence.produced, sequence.filled
             else:
-                # A scheduler may preempt a request while it iterates over the list.
+                # The scheduler preempted this request during the iteration.
                 continue
             if sequence in running.pending:
                 produced -= 1

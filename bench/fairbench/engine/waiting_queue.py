@@ -25,8 +25,8 @@ from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS, Place, head_of, place_at
 from fairbench.schedulers.views import ListScan, NothingRunning, RunningView, Waiting
 
-# sort keys of requests at the end of the queue; a matched request's sort key is minus its number of
-# cached tokens
+# A matched request's sort key is minus its number of cached tokens. Requests with these two keys
+# come after all matched requests.
 DEPRIORITIZED, ARRIVED = 1, 2
 # A waiting request's position: its sort key, its rank among equal keys, and the request.
 Order = tuple[int, int, "Entry[Any]"]
@@ -52,11 +52,11 @@ class Entry(Generic[N]):
         self.node: N | None = None
         self.place: Place = (0, 0)
         self.key, self.rank = ARRIVED, number
-        # ``before`` describes the request's last move: the stamp of the refresh, and the key and
-        # rank before the move.
+        # ``before`` holds the stamp of the last refresh that moved the request in the queue, and
+        # the request's key and rank before this move.
         self.before = (0, 0, 0)
         # ``head`` holds the first tokens of a cold request (a request with at most 32 cached
-        # tokens). Cold requests with equal first tokens form a group.
+        # tokens).
         self.head: Prompt | None = None
         # ``dirty`` is true if the request's cached prefix may have changed since the last refresh.
         self.dirty = True
@@ -65,7 +65,7 @@ class Entry(Generic[N]):
 
     @property
     def order(self) -> Order:
-        """The position in the sorted list, created anew to avoid a reference cycle."""
+        """The request's entry in the sorted list, made at each call to avoid a reference cycle."""
         return self.key, self.rank, self
 
     def touched_at(self, refresh: int) -> tuple[int, int]:
@@ -149,7 +149,7 @@ class QueueScan(ListScan):
 
 
 class MatchScan(ListScan):
-    """A scan in match order, which merges the clients' sorted lists on demand."""
+    """A scan of waiting requests by cached tokens, which merges clients' sorted lists on demand."""
 
     def __init__(self, ordered: MatchOrder) -> None:
         super().__init__([], ())
@@ -204,8 +204,8 @@ class MatchScan(ListScan):
             has_left = head[2].admitted
             if has_left or (client not in skipped and (credit is None or credit[client] > 0)):
                 rest = self._ordered.orders_of(client)
-                # The iterator drops the client's first request, which this call returns or which
-                # has been admitted.
+                # Skip the client's first request, because this call returns it or it was already
+                # admitted.
                 next(rest)
                 self._join(client, rest)
                 if has_left:
@@ -258,14 +258,13 @@ class MatchedQueue(ABC, Generic[N]):
         self._leaving: list[Entry[N]] = []
         self._dirty: list[Entry[N]] = []
         self._fresh: list[Entry[N]] = []
-        # Cold requests with equal first tokens form a group, whose leader is sorted by its cached
-        # prefix. ``_cold`` has the requests of each group, ``_leader`` has the leader of each
-        # group, and ``_joined`` has the new requests of each group that needs a leader.
+        # Cold requests (at most 32 cached tokens) whose prompts begin alike form a group in
+        # ``_cold``. ``_leader`` has the first request of each group, and the other requests come
+        # last in the queue. ``_joined`` has the new requests of each group that needs a leader.
         self._cold: dict[Prompt, dict[Entry[N], None]] = {}
         self._leader: dict[Prompt, Entry[N]] = {}
         self._joined: dict[Prompt, list[Entry[N]]] = {}
-        # ``_number`` and ``_front`` are the last numbers given at the tail and the head of the
-        # queue.
+        # ``_number`` and ``_front`` number the last requests added at the queue's tail and head.
         self._number = self._front = 0
         self._low = self._high = 0
         self._looked = False
@@ -313,7 +312,7 @@ class MatchedQueue(ABC, Generic[N]):
         """Match a request with the cache; return its number of cached tokens."""
 
     def pass_unmatched(self) -> None:
-        """Mark prefixes as used, as the engine does in a pass that matches no request."""
+        """Mark cached prefixes as used after a pass that matched no request with the cache."""
 
     # Calls by engines
 
@@ -420,7 +419,7 @@ class MatchedQueue(ABC, Generic[N]):
         self._fresh.clear()
 
     def _regroup(self, entry: Entry[N]) -> None:
-        """Add a cold request to the group with equal first tokens, or remove a warm request."""
+        """Add a cold request to its group, or remove a request that is no longer cold from it."""
         assert entry.node is not None
         cold = self._in_batch and entry.node.depth <= IN_BATCH_TOKENS
         if cold == (entry.head is not None):
@@ -448,8 +447,8 @@ class MatchedQueue(ABC, Generic[N]):
     def _elect_leaders(self, changed: dict[Entry[N], None]) -> None:
         """Make each group's first request its leader; note new and former leaders in ``changed``.
 
-        A group's leader is sorted by its cached prefix, and the other requests of the group come
-        last.
+        The leader of a group of cold requests is sorted by its cached prefix. The group's other
+        requests go to the end of the queue.
         """
         for head, joined in self._joined.items():
             if not (group := self._cold.get(head)):
@@ -493,15 +492,16 @@ class MatchedQueue(ABC, Generic[N]):
         self._sorted.add((key, rank, entry))
 
 
-# In every 32nd pass without matching, SGLang marks the prefixes of the first ``TOUCH_COUNT``
-# waiting requests as used.
+# SGLang counts passes that match no request with the cache. Every 32nd such pass marks the cached
+# prefixes of the first ``TOUCH_COUNT`` waiting requests as used.
 TOUCH_EVERY, TOUCH_COUNT = 32, 128
 
 
 class WaitingQueue(MatchedQueue[N]):
     """A waiting queue that matches and marks cached prefixes as SGLang does.
 
-    If ``touches`` is set, passes without matching mark the prefixes of the first requests as used.
+    If ``touches`` is set, some passes that match no request mark the first requests' prefixes as
+    used.
     """
 
     def __init__(
@@ -549,7 +549,7 @@ class WaitingQueue(MatchedQueue[N]):
         return [self._waiting(entry, heads) for entry in self._queue.values()]
 
     def _waiting(self, entry: Entry[N], heads: set[Prompt]) -> Waiting:
-        """Match a request with the cache; ``heads`` has the first tokens of earlier requests."""
+        """Match a request with the cache; ``heads`` collects first tokens to detect duplicates."""
         node: Any = self._tree.match(entry.prompt, entry.total)[0]
         self._tree.touch(node)
         cold = self._in_batch and node.depth <= IN_BATCH_TOKENS
@@ -561,7 +561,7 @@ class WaitingQueue(MatchedQueue[N]):
         return Waiting(entry.request, entry.total, cached, duplicate, waited, entry.number, node)
 
     def sort(self, scheduler: LocalScheduler) -> None:
-        """Let the scheduler sort the queue; if it matched no request, count an unmatched pass."""
+        """Let the scheduler sort the queue; call ``pass_unmatched`` if no request was matched."""
         assert scheduler.sort_queue is not None, "precondition: the scheduler sorts the queue"
         order = scheduler.sort_queue(self)
         if order is not None:
@@ -575,7 +575,7 @@ class WaitingQueue(MatchedQueue[N]):
             self.pass_unmatched()
 
     def pass_unmatched(self) -> None:
-        """Mark the first requests' prefixes as used in every 32nd pass without matching."""
+        """Mark the first requests' prefixes as used in every 32nd pass that matched no request."""
         if self._touches and self.entries:
             if self._unmatched_passes % TOUCH_EVERY == 0:
                 self.touch_head(TOUCH_COUNT)

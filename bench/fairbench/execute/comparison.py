@@ -168,14 +168,14 @@ def check_usage(
             )
     elif codes > 1 and not any(map(is_stored, arguments)):
         if baseline:
-            raise UsageError(f"baseline {baseline}: the first value of engine_code is the baseline")
+            raise UsageError(f"baseline {baseline}: leave it out; the first engine_code is used")
     elif not arguments:
         raise UsageError("nothing to compare: give two schedulers, files or directories")
     elif len(arguments) > 1:
         if baseline:
             raise UsageError(
-                f"baseline {baseline}: needs a single directory; with several arguments, the "
-                "first argument is the baseline"
+                f"baseline {baseline}: needs a single directory; leave it out, because the first "
+                "of several arguments is the baseline"
             )
     elif arguments[0] and not is_stored(arguments[0]):
         raise UsageError(

@@ -83,8 +83,8 @@ class SentFiles:
         for key, theirs in environment().items():
             if (ours := self.environment.get(key)) != theirs:
                 raise UsageError(
-                    f"node {node} has {key} {theirs}, and this machine has {ours}: "
-                    "results would differ; install the same version on both"
+                    f"{key} is {theirs} on node {node}, but {ours} on this machine; install the "
+                    "same version on both, because results would differ otherwise"
                 )
         for name, expected in self.fixed.items():
             if not Path(name).is_file() or digest(Path(name), name) != expected:

@@ -61,7 +61,7 @@ def calls_of(program: Job, cache: EndlessCache) -> list[MeanCall]:
         program.run(llm).send(None)
     except StopIteration:
         return llm.calls
-    raise AssertionError("a program awaits something that is not a call")
+    raise AssertionError("a program awaits something other than an LLM call")
 
 
 class _DryLLM:

@@ -65,7 +65,7 @@ def bars(cells: Cells) -> Figure:
 
 
 def bar_metrics(cells: Cells) -> dict[str, tuple[str, float]]:
-    """Return the metrics to draw, each with an axis label and a factor to the label's unit.
+    """Return the metrics to draw, with axis labels and factors that convert to the labels' units.
 
     Metrics that are undefined under every scheduler are left out.
     """
@@ -196,8 +196,8 @@ def provenance_of(cells: Cells) -> str:
 def distribution(cell: SchedulerResults) -> tuple[Floats, Floats] | None:
     """Return ascending latencies in seconds, and the percentage of requests up to each latency.
 
-    The result is None if no run is stored on disk, or if no request finished. Requests with an
-    unknown latency count in the percentages, so that the last percentage may be below 100.
+    The result is None if no run is stored on disk, or if no request finished. The percentages refer
+    to all requests, so the curve ends below 100% if some latencies are unknown.
     """
     found = [sample for run in cell.runs if run.run.path.is_dir() for sample in _well_behaved(run)]
     if not found or not sum(len(one.known_s) for one in found):
@@ -298,7 +298,7 @@ def drawn(cells: Sequence[SchedulerResults], kind: str) -> Figure:
         raise UsageError("kind 'cdf': needs result_dir, because latencies are read from saved runs")
     if kind == "parameter" and not axes_of(cells):
         raise UsageError(
-            "kind 'parameter': needs a sweep over the values of a parameter, a load or replicas"
+            "kind 'parameter': needs a sweep over a parameter, the load or the number of replicas"
         )
     check_drawable()
     with paper_style():

@@ -177,8 +177,8 @@ def save(figure: Figure, paths: Sequence[Path]) -> None:
                 figure.savefig(path, dpi=DPI, metadata=undated.get(path.suffix, {}))
             except UserWarning:
                 raise UsageError(
-                    f"{path}: too many configurations or too long names for a picture; plot the "
-                    "directory of a single sweep or comparison"
+                    f"{path}: the names of all configurations do not fit into one picture; plot "
+                    "the directory of a single sweep or comparison"
                 ) from None
 
 

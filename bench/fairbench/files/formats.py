@@ -115,7 +115,7 @@ def json_file(file: Traversable, shown: str, *, strict: bool = False) -> Any:
     """Return the value of a file that contains a single JSON text.
 
     If ``strict`` is True, NaN, infinities and numbers too large for a float are refused. Raises
-    DataError, which names the wrong line.
+    DataError with the line of the mistake.
     """
     return parsed(read_whole(file, shown), shown, several_lines=True, strict=strict)
 
@@ -162,13 +162,13 @@ def parsed(data: bytes, where: str, *, several_lines: bool = False, strict: bool
 
 def _parsed_integer(text: str) -> int:
     if len(text) > 20 or (value := int(text)) not in INTEGERS:
-        raise ValueError(f"an integer of {len(text.lstrip('-'))} digits does not fit 64 bits")
+        raise ValueError(f"an integer of {len(text.lstrip('-'))} digits does not fit into 64 bits")
     return value
 
 
 def _finite_float(text: str) -> float:
     if not isfinite(value := float(text)):
-        raise ValueError(f"{text[:20]} does not fit 64 bits")
+        raise ValueError(f"{text[:20]} does not fit into 64 bits")
     return value
 
 
@@ -319,7 +319,7 @@ def _texts(schema: pa.Schema, shown: str, *, any_type: bool) -> list[str]:
             continue  # A column without any value has the type null.
         elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
             raise DataError(
-                f"{shown}: column {field.name!r} is of type {kind}: must hold numbers or texts"
+                f"{shown}: column {field.name!r} is of type {kind}: must hold numbers or strings"
             )
     return names
 
@@ -344,7 +344,7 @@ def bundled_names(folder: Traversable) -> list[str]:
 
 
 def file_of(kind: str, ref: str, folder: Traversable) -> tuple[Traversable, str]:
-    """Find a file by its path or by its name in ``folder``; return it with a name for messages.
+    """Find a file by path or by name in ``folder``; return the file and its name in messages.
 
     Raises UsageError for a name that ``folder`` does not contain.
     """
@@ -372,7 +372,7 @@ def read_toml(file: Traversable, shown: str, *, secret: bool = False) -> dict[st
     # ValueError means that the text is not valid TOML, or that an integer has thousands of digits.
     except ValueError as error:
         if text.lstrip().startswith("{"):
-            raise DataError(f"{shown}: is JSON, and must be TOML: lines KEY = VALUE") from None
+            raise DataError(f"{shown}: is JSON, but must be TOML with lines KEY = VALUE") from None
         raise DataError(f"{shown}: {_error_place(str(error), text, secret=secret)}") from None
     except MemoryError:
         raise DataError(f"{shown}: not enough memory to read it") from None
@@ -387,12 +387,12 @@ def _toml_text(file: Traversable, shown: str) -> str:
     with opened(file, shown) as stream:
         data = stream.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise DataError(f"{shown}: is too large: at most {MAX_BYTES // MIB} MiB")
+        raise DataError(f"{shown}: is too large; the limit is {MAX_BYTES // MIB} MiB")
     try:
         # Editors on Windows write a byte order mark at the beginning of a file.
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise DataError(f"{shown}: cannot be read: not UTF-8 text") from None
+        raise DataError(f"{shown}: is not UTF-8 text; save it as UTF-8") from None
 
 
 def _unusable(value: Any, key: str) -> Iterator[tuple[str, str]]:
@@ -405,7 +405,7 @@ def _unusable(value: Any, key: str) -> Iterator[tuple[str, str]]:
             yield from _unusable(inner, key)
     elif isinstance(value, int):
         if value not in INTEGERS:
-            yield key, "an integer must fit 64 bits"
+            yield key, "an integer must fit into 64 bits"
     elif not isinstance(value, str | float):
         yield key, f"must not be a date or a time ({value})"
 

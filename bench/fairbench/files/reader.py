@@ -41,7 +41,7 @@ PIPE_WAIT_S, PIPE_TRIES = 0.5, 10
 # each character that marks an object, a list, an entry, a key or a text.
 _LINE, _TEXT = 200, 32
 _MARKS = {b"{": 200, b"[": 96, b",": 48, b":": 40, b'"': _TEXT}
-MOST_PER_BYTE = 500  # maximum number of bytes of memory for one byte of a line
+MOST_PER_BYTE = 500  # The memory that a line needs is at most this multiple of its size.
 _BEYOND_BMP = re.compile(rb"[\xf0-\xff]|\\u[dD]")
 
 
@@ -57,7 +57,7 @@ class TextLine(NamedTuple):
 
 
 class ReadMemory:
-    """A limited count of the memory that reading a file takes; messages call the file ``shown``."""
+    """A count of the memory used to read a file, with a limit; messages call the file ``shown``."""
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
@@ -106,11 +106,11 @@ def files_named(variable: str) -> list[Path]:
 def lines(
     file: Traversable, shown: str, *, blank: bool = False, streamed: bool = False
 ) -> Iterator[TextLine]:
-    """Yield the lines of a file without a byte order mark.
+    """Yield the lines of a file; remove a byte order mark.
 
     Blank lines are left out unless ``blank`` is True. If ``streamed`` is True, only the size of a
-    line is limited, not the size of the file. A caller may set ``streamed`` for fairbench's stored
-    runs, or if it keeps no lines. Raises DataError if the file is unreadable or too large.
+    line is limited, not the size of the file. Set ``streamed`` for stored runs of fairbench, or if
+    lines are not kept in memory. Raises DataError if the file is unreadable or too large.
     """
     memory = ReadMemory(shown)
     most, least = memory.largest_line, memory.limit // MOST_PER_BYTE
@@ -170,7 +170,7 @@ def decoded(data: bytes, where: str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        raise DataError(f"{where}: cannot be read: not UTF-8 text: save it as UTF-8") from None
+        raise DataError(f"{where}: is not UTF-8 text; save it as UTF-8") from None
 
 
 class Unpacked(io.RawIOBase):
@@ -356,9 +356,9 @@ def module_of(path: Path, named_by: str) -> ModuleType:
 def classes_in(path: Path, named_by: str, base: type, key: str) -> Iterator[tuple[str, Any]]:
     """Yield the subclasses of ``base`` in a user's file, each with its name in the file.
 
-    ``key`` is the class attribute with a class's name in fairbench, such as ``kind``. An abstract
-    class that lacks the attribute ``key`` is skipped as a mere base class. Raises UsageError if the
-    file cannot be run, or if a class is incomplete.
+    The class attribute that ``key`` names, such as ``kind``, contains the name by which users
+    select the class. An abstract class that lacks the attribute ``key`` is skipped as a mere base
+    class. Raises UsageError if the file cannot be run, or if a class is incomplete.
     """
     module = module_of(path, named_by)
     for name, value in vars(module).items():
@@ -386,8 +386,8 @@ def _missing_part(found: Any, key: str) -> str:
 def failure_in_own_file(error: Exception) -> RunFailed | None:
     """Return a RunFailed error with the line of a user's file that raised ``error``, or None.
 
-    A note of the RunFailed error is the traceback from the user's file on. If Python turned a
-    StopIteration into a RuntimeError, the message names the line of the StopIteration.
+    A note of the RunFailed error has the traceback, which starts at the user's file. If Python
+    turned a StopIteration into a RuntimeError, the message names the line of the StopIteration.
     """
     if isinstance(error, FairbenchError | MemoryError):
         return None

@@ -38,13 +38,13 @@ MAX_TIME_S = 1e12  # longest duration in seconds (30,000 years); a longer durati
 def is_missing(value: Any) -> bool:
     """Return whether a value of a file is missing: null, NaN, blanks, or a text such as ``n/a``.
 
-    Use ``nameless`` for names of clients, because a client may be called None or NaN.
+    For client names, use ``nameless`` instead, because a client may be called None or NaN.
     """
     return is_blank(value) or (isinstance(value, str) and value.strip().lower() in NOTHING)
 
 
 def nameless(value: Any) -> bool:
-    """Return whether a value of a file names no client: blank, or a text such as ``null``."""
+    """Return whether a value names no client, because it is blank or a text such as ``null``."""
     return is_blank(value) or (isinstance(value, str) and value.strip().lower() in NIL)
 
 
@@ -91,8 +91,8 @@ def with_point(value: Any) -> Any:
 def without_points(values: list[Any]) -> list[Any]:
     """Remove the points that separate thousands, as in ``1.234``, from texts of whole numbers.
 
-    No text is changed unless three digits follow each point. If every value has one point and ends
-    in ``.000``, no text is changed, because the values may be decimal numbers.
+    Nothing is removed unless three digits follow each point. Values are also kept if each of them
+    has one point and ends in ``.000``, because they may be decimal numbers.
     """
     pointed = [one for one in values if isinstance(one, str) and "." in one]
     if not pointed or not all(_POINTED.fullmatch(one) for one in pointed):
@@ -120,7 +120,7 @@ def duration_s(value: Any) -> float | None:
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1, "min": 60 * 10**9, "h": 3600 * 10**9}
 """The number of nanoseconds in each unit of time."""
 
-# Each entry of ``_SINCE_1970`` is a unit with its smallest number that counts as a Unix time.
+# A number of at least the given size counts as a Unix time in the given unit.
 _SINCE_1970 = (("ns", 10**17), ("us", 10**14), ("ms", 10**11))
 _LARGEST = 2**62  # limit on times in ns, so that the difference of two times fits 64 bits
 
@@ -156,7 +156,7 @@ def nanoseconds(value: Any, unit: str) -> int:
     else:
         found = number * UNITS[unit] if isinstance(number, int) else round(number * UNITS[unit])
     if abs(found) >= _LARGEST:
-        raise ValueError(f"{value!r} is out of the range of times")
+        raise ValueError(f"{value!r} is out of range; times must be within 146 years of 0 or 1970")
     return found
 
 

@@ -30,7 +30,7 @@ Amount = Annotated[float, Field(ge=0, lt=1e12)]
 
 
 class _Coefficients(BaseModel):
-    """The coefficients of a ``TimingProfile``, under the symbols of its formula."""
+    """The coefficients of a ``TimingProfile``, named like the symbols in its formula."""
 
     model_config = _ONLY_KNOWN
 
@@ -183,7 +183,7 @@ DERIVED = "derived_profiles.json"
 """The file with the bundled profiles that ``fairbench profile`` derived."""
 
 MEASURED = "/measured-sglang"
-"""The last part of the id of each profile that was fitted to measurements of a server."""
+"""The suffix of the ids of profiles that were fitted to measurements of an SGLang server."""
 
 
 @cache
@@ -298,28 +298,28 @@ HOPPER_GB_S = {"h100-80gb": 3_350, "gh200-96gb": 4_000, "h200-141gb": 4_800}
 LINEAR_FACTOR = 1.10
 """The time of linear layers (c_T) in a server on an H100, divided by their time in operator tables.
 
-The factor is 1.10 in SGLang with Llama-3.1-8B (profile ``measured-sglang-triton``) and 1.09 in vLLM
-with Qwen3-14B (profile ``measured-vllm``). For prompts of 28,650 tokens on an H100, a published
-TTFT is 1,077 ms, and the operators take 976 ms (a factor of 1.10).
+The factor of linear layers is 1.10 in SGLang with Llama-3.1-8B (``measured-sglang-triton``) and
+1.09 in vLLM with Qwen3-14B (``measured-vllm``). For prompts of 28,650 tokens on an H100, a
+published TTFT of 1,077 ms is 1.10 times the operators' 976 ms.
 """
 
 SAMPLING_MS, SAMPLING_VOCABULARY = 0.012, 151_936
 """vLLM's sampling time (ms) per sequence of a step on an H100 with this vocabulary size.
 
 The sampling time was measured with Qwen3-14B (profile ``measured-vllm``). Sampling by ``top_p``
-probably moves all logits through memory. The sampling time is therefore scaled with the vocabulary
-size, and inversely with the memory bandwidth.
+probably moves all logits through memory. The sampling time is assumed proportional to the
+vocabulary size divided by the memory bandwidth.
 """
 
 
 def with_serving(
     coefficients_ms: Mapping[str, float], gpu: str, vocabulary: int
 ) -> dict[str, float]:
-    """Return coefficients of vLLM's operators with the additional costs of Hopper servers.
+    """Return operator coefficients, corrected for slower linear layers and sampling in a server.
 
     Args:
         coefficients_ms: Coefficients of a ``TimingProfile``.
-        gpu: Name of the GPU. Only the coefficients of Hopper GPUs are changed.
+        gpu: Name of the GPU. Coefficients of GPUs other than Hopper GPUs are returned unchanged.
         vocabulary: Size of the model's vocabulary, in tokens.
     """
     found = dict(coefficients_ms)

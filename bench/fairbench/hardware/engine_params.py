@@ -30,8 +30,8 @@ class SGLangRules:
             ``max_running_requests``, not two slots, from its second chunk on.
         tries_within_budget: Whether a scheduling pass ends when a chunk has used up a budget,
             instead of trying one more request.
-        touches_waiting: Whether scheduling passes that match no prefixes still mark the cached
-            prefixes of the first waiting requests as recently used.
+        touches_waiting: Whether a pass marks the cached prefixes of the first waiting requests as
+            recently used, even if the pass matches no request with the cache.
         splits: The time at which the prefix tree splits the prompt and recomputed outputs of a
             retracted request into two nodes: at the prefill, at the end of the request, or never.
     """
@@ -95,11 +95,11 @@ class EngineParams:
     the papers. SGLang chooses a ``max_running_requests`` between 2,048 and 4,096, so memory is the
     limit in practice. ``full_reservation`` reserves memory for all output tokens at admission, as
     ``ignore_eos`` does. [DLPM] §5.1 sets ``num_continuous_decode_steps`` to 10.
-    ``in_batch_prefix_caching`` (on by default) exists in SGLang since December 2024 (PR #2442). By
-    default, a pass that lacks memory or slots marks the batch as full (``batch_is_full``), unlike
-    SGLang in summer 2024. ``enable_mixed_chunk`` is off by default, as in SGLang. See
-    docs/appendix/engine.md for ``load_cap``, docs/appendix/speed.md for ``prefix_match_us``, and
-    docs/reference/releases.md for ``release``.
+    ``in_batch_prefix_caching`` (on by default) has been part of SGLang since December 2024 (PR
+    #2442). By default, a pass that lacks memory or slots marks the batch as full
+    (``batch_is_full``), unlike SGLang in summer 2024. ``enable_mixed_chunk`` is off by default, as
+    in SGLang. See docs/appendix/engine.md for ``load_cap``, docs/appendix/speed.md for
+    ``prefix_match_us``, and docs/reference/releases.md for ``release``.
     """
 
     chunked_prefill_size: Annotated[int, Ge(0)] = 0
@@ -124,7 +124,7 @@ class EngineLimits:
     """The parameters of an SGLang engine after all defaults are filled in.
 
     ``host_tokens`` is the size of the CPU memory for swapped KV cache, in tokens. ``rules`` are the
-    scheduling rules of the release. ``EngineParams`` describes the other settings.
+    scheduling rules of the release. ``EngineParams`` explains all other attributes.
     """
 
     pool_tokens: int
@@ -164,7 +164,7 @@ def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
     pool, rules = profile.pool, NEWEST if params.release is None else RULES[params.release]
     if params.enable_mixed_chunk and rules != NEWEST:
         raise UsageError(
-            "engine.enable_mixed_chunk = True: simulated with the rules of 0.5.23 only; leave out "
+            "engine.enable_mixed_chunk = True: simulated only as in SGLang 0.5.23; leave out "
             f"engine.release = {params.release!r}"
         )
     chunk = params.chunked_prefill_size or pool.chunked_prefill_size
@@ -182,8 +182,8 @@ class VLLMLimits:
     """The settings of a vLLM 0.32.0 engine after all defaults are filled in.
 
     ``pool_tokens`` is the "GPU KV cache size" that vLLM prints; one block of the pool stays unused.
-    ``goes_on_after_self`` is True from release 0.33 on. ``VLLMParams`` describes the other settings
-    of vLLM. Raises ValueError for values with which vLLM does not start.
+    With ``goes_on_after_self`` (from vLLM 0.33 on), a step continues after a request preempts
+    itself. ``VLLMParams`` describes other settings. Raises ValueError for values that vLLM refuses.
     """
 
     pool_tokens: int
@@ -237,9 +237,9 @@ class VLLMParams:
     pool has the size that vLLM computes from the profile's ``VLLMMemory``, or SGLang's size if the
     profile has none. The default ``release`` follows the rules of vLLM 0.31 and 0.32. From release
     0.33 on, vLLM continues with later requests if a request that needs memory is itself preempted.
-    With ``async_scheduling``, vLLM decides on each step while the previous step runs. The
-    simulator's default is off, but vLLM's default on GPUs is on. ``long_prefill_token_threshold``
-    is off by default (0), as in vLLM.
+    With ``async_scheduling``, vLLM decides on each step while the previous step runs.
+    ``async_scheduling`` is off by default, but vLLM turns it on by default on GPUs.
+    ``long_prefill_token_threshold`` is off by default (0), as in vLLM.
     """
 
     max_num_batched_tokens: Annotated[int, Ge(0)] = 0

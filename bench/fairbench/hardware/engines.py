@@ -44,7 +44,7 @@ class ClusterParams:
     """Settings of the simulated cluster (``--set cluster.NAME=VALUE``).
 
     ``eviction_delay_s`` is the delay of eviction reports to routers in seconds. ``eviction_loss``
-    is the probability that a report is lost, 0 by default.
+    is the probability that an eviction report is lost, 0 by default.
     """
 
     eviction_delay_s: Annotated[float, Ge(0)] = 0.1
@@ -70,12 +70,12 @@ class DisaggregationParams:
         latency_ms: Constant time of a transfer of KV cache.
         reserved_decode_tokens: SGLang's ``num_reserved_decode_tokens``, the memory that a decode
             worker keeps free for each of its requests.
-        reserve: The time at which an SGLang decode worker reserves memory for a prompt. The value
-            ``arrival`` gives memory to prompts first come, first served, as in SGLang. The value
-            ``admission`` gives memory to prompts in the order of the prefill queue. A vLLM decode
-            worker reserves memory once the prompt is computed.
+        reserve: The time at which an SGLang decode worker reserves memory for a prompt. With
+            ``arrival``, memory is reserved in order of arrival, as in SGLang. With ``admission``,
+            memory is reserved in prefill order. A vLLM decode worker reserves memory once the
+            prompt is computed.
         charge_outputs: Whether the prefill worker's scheduler charges clients for all output tokens
-            when a request ends. By default, the scheduler charges only for the first token.
+            when a request ends. By default, clients are charged only for the first output token.
     """
 
     bandwidth_gb_s: Annotated[float, Gt(0)] = 18.0

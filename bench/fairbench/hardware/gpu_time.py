@@ -13,8 +13,7 @@ from typing import NamedTuple
 from fairbench.core import PS_PER_S, CostModel
 
 PS_PER_MS = 10**9
-# A chunk of a prompt: its number of cached tokens before the chunk, and its number of computed
-# tokens.
+# A chunk of a prompt: the number of cached tokens before the chunk, and the chunk's tokens.
 Chunk = tuple[int, int]
 
 
@@ -82,8 +81,8 @@ class Decoding(NamedTuple):
 class StepParts(NamedTuple):
     """A step's GPU time in picoseconds, split among prefill chunks and decoding clients.
 
-    ``decode_ps`` is the sum over ``clients``, and ``decode_fixed_ps`` is the fixed cost in this
-    sum.
+    ``decode_ps`` is the sum of the values in ``clients``. ``decode_fixed_ps`` is the part of this
+    sum that does not depend on context.
     """
 
     chunks: list[int]
@@ -112,7 +111,8 @@ def decode_parts(
     """Split the time (ps) of decode steps among the clients of a batch that does not change.
 
     All steps together took ``took_ps``. The part ``fixed_ps`` does not depend on context, and the
-    rest is spent on reads of context. ``clients`` gives each client's context at the first step.
+    rest is spent on reads of context. ``clients`` holds each client's requests and context length
+    in the first step.
     """
     grown = steps * (steps - 1) // 2
     requests = sum([one[0] for one in clients.values()])
@@ -155,7 +155,7 @@ def step_parts(
     ``saved_ps`` is the time that the step saved by reading shared contexts only once.
     """
     least_s = costs.prefill_s(0, 1)
-    # The times of equal chunks, as in branches of a program, are computed only once.
+    # Branches of a program often have equal chunks, whose time is computed only once.
     own_ps = {chunk: _picoseconds(costs.prefill_s(*chunk) - least_s) for chunk in set(chunks)}
     own = [own_ps[chunk] for chunk in chunks]
     decoding, read_ps = 0, 0

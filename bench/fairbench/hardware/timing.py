@@ -5,17 +5,17 @@ steps is an exact integer sum. The file ``profiles/engine_profiles.json`` gives 
 profile and its error on held-out iterations.
 
 The formula of ``TimingProfile`` charges the same time for every token of decode context. On GPUs of
-compute capability 8.x, vLLM uses FlashAttention 2, which is slower than the formula in two kinds of
-steps (``flash_api.cpp`` and ``flash_fwd_launch_template.h`` in ``csrc/flash_attn``). FlashAttention
-3 (H100, H200) is not slower than the formula.
+compute capability 8.x, vLLM uses FlashAttention 2, which takes longer than the formula says in two
+kinds of steps (``flash_api.cpp`` and ``flash_fwd_launch_template.h`` in ``csrc/flash_attn``).
+FlashAttention 3 (H100, H200) takes no longer than the profile's formula says.
 
 - A mixed step (decoding and prefill) is a single call of the attention kernel. The query heads of a
   KV head are packed into one tile only if every query has length 1 (``seqlenq_ngroups_swapped``).
   In a mixed step, each query head therefore reads the context separately (vllm-project/vllm#58013).
 - A step that only decodes has a thread block for each sequence, KV head and split of the context.
   The blocks of the longest sequence may still run when all other thread blocks have finished. By
-  Graham's bound for list scheduling, the attention takes between the time of the mean load and this
-  time plus the time of the longest block. The simulator uses the mean of the two bounds.
+  Graham's bound for list scheduling, the attention exceeds the time of an even split of the work by
+  at most the time of the longest block. The simulator adds half of the longest block's time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fairbench.errors import UsageError
 from fairbench.hardware.gpu_time import PS_PER_MS, Chunk, StepTime
 
 SMS = {"a100-80gb": 108, "a10g-24gb": 80, "l40s-48gb": 142}
-"""The number of multiprocessors of each GPU on which vLLM uses FlashAttention 2."""
+"""The GPUs on which vLLM uses FlashAttention 2, with their numbers of multiprocessors."""
 
 HEADS = {
     "llama-2-7b": (32, 32),
@@ -54,7 +54,7 @@ TILE_ROWS, TILE_KEYS = 64, 128
 BLOCKS_PER_SM = 2
 # constants of the heuristic by which the kernel splits the keys
 MOST_SPLITS, FULL_SHARE, GOOD_SHARE = 128, 0.8, 0.85
-# the tail of a decode step, as a fraction of the time of the longest thread block
+# the extra time of a decode step, as a fraction of the time of its longest thread block
 TAIL_SHARE = 0.5
 
 
@@ -98,7 +98,7 @@ def _context_splits(tiles: int, key_tiles: int, sms: int) -> int:
     """Return the smallest number of parts into which contexts are split to keep the GPU busy.
 
     Args:
-        tiles: Number of query tiles of the kernel call without splits.
+        tiles: Number of query tiles in the kernel call, before contexts are split.
         key_tiles: Number of key tiles in the longest context.
         sms: Number of streaming multiprocessors.
     """
@@ -196,7 +196,7 @@ class Frontend:
 
 @dataclass(frozen=True, slots=True)
 class FitDomain:
-    """The largest decode batch and context that were fitted; None means a full KV pool."""
+    """The largest decode batch and the largest context (None: a full KV pool) of a fit."""
 
     decode_batch: Annotated[int, Ge(0)]
     context_tokens: Annotated[int, Ge(0)] | None = None
@@ -204,19 +204,19 @@ class FitDomain:
 
 @dataclass(frozen=True)
 class TimingProfile:
-    """The iteration times of an engine on a GPU and model.
+    """The iteration times of an engine with a model on a GPU.
 
       t_ms = c0 + (c_w^p + (c_T*T)^p)^(1/p) + c_npf*n_prefill + c_K*K + c_nd*n_decode + host_ms
              + sum_i max(c_A*new_i*(prefix_i+(new_i+1)/2), c_K*prefix_i)
              + c_pf if anything is prefilled (launched kernel by kernel, not as one CUDA graph)
 
     T is the number of new tokens and decode sequences, and K is the sum of the decode context
-    lengths. A mixture of experts reads the experts that at least one token chooses. In a mixture of
-    experts, the term c_w + c_e*(1 - q_e^T) replaces c_w, where q_e is the fraction of experts that
-    a token does not use. An iteration that prefills takes at least c_l + c_lp*n_prefill, the time
-    in which the host launches its kernels while the GPU computes. In SGLang's decode steps, few
-    thread blocks read the longest context, so attention takes at least c_tail times this context
-    (``tail_ps``). Coefficients that a profile lacks (c_pf, c_e, c_l, c_lp, c_tail) are 0.
+    lengths. A mixture-of-experts model reads the weights of all experts that at least one token
+    chooses, so its term c_w + c_e*(1 - q_e^T) replaces c_w, where q_e is the fraction of experts
+    that a token does not use. An iteration that prefills takes at least the time in which the host
+    launches its kernels, c_l + c_lp*n_prefill. In SGLang's decode steps, few thread blocks read the
+    longest context, so attention takes at least c_tail per token of this context (``tail_ps``).
+    Coefficients that a profile lacks (c_pf, c_e, c_l, c_lp, c_tail) are 0.
     """
 
     profile_id: str
@@ -257,7 +257,7 @@ class TimingProfile:
 
     @cached_property
     def longest_ps(self) -> int:
-        """The minimum time (ps) of an SGLang decode step per token of its longest context."""
+        """The coefficient c_tail in ps: minimum attention time per token of the longest context."""
         return round(self.coefficients_ms.get("c_tail", 0.0) * PS_PER_MS)
 
     def tail_ps(self, contexts: Collection[int]) -> int:
@@ -275,7 +275,7 @@ class TimingProfile:
         return flash_attention_2(self.profile_id)
 
     def vllm_extra_ps(self, sequences: int, context_tokens: int, longest: int = 0) -> int:
-        """Return the time (ps) that FlashAttention 2 adds to the formula's time of a vLLM step.
+        """Return how much longer (ps) vLLM's FlashAttention 2 takes than the formula says.
 
         Args:
             sequences: Number of decoding sequences in the step.
@@ -341,9 +341,9 @@ def slowed(profile: TimingProfile, factor: float) -> TimingProfile:
 class TimingParams:
     """The possible error of the timing profile (``--set timing.error_pct=10``).
 
-    ``error_pct`` is the maximum error in percent. Independent random errors multiply the whole
-    profile, each coefficient, and the cost of shared context. The random errors are drawn once per
-    run from the run's seed.
+    ``error_pct`` is the maximum error in percent. The whole profile, each coefficient and the cost
+    of shared context are multiplied by independent random factors, which are drawn once per run
+    from the run's seed.
     """
 
     error_pct: Annotated[float, Ge(0), Lt(100)] = 0.0

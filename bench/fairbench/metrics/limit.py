@@ -86,7 +86,7 @@ def least_work(requests: Requests, prices: WorkPrices) -> LeastWork:
     Raises ValueError if the compulsory tokens, which no cache can save, are unknown.
     """
     if requests.compulsory_tokens is None:
-        raise ValueError("the compulsory tokens are unknown")
+        raise ValueError("compulsory_tokens (prompt tokens that no cache saves) must not be None")
     served = requests.status == FINISHED
     prefill_s = prices.prompt_s(requests.input_tokens, requests.compulsory_tokens)
     decode_s = prices.answer_s(requests.input_tokens, requests.output_tokens)

@@ -54,8 +54,8 @@ class Table:
         for name, length in lengths.items():
             if length != next(iter(lengths.values())):
                 raise DataError(
-                    f"{cls.__name__}: column {name!r} has {length} rows, and the other "
-                    "columns have another number"
+                    f"{cls.__name__}: column {name!r} has {length} rows, but the "
+                    "first column has a different number of rows"
                 )
         return cls(**made)
 

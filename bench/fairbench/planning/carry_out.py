@@ -31,7 +31,7 @@ QUESTION, ANSWER = "plan.json", "answer.json"
 
 
 class _Walk:
-    """A search in progress for the cluster size of one choice (scheduler and GPU).
+    """A search for the cluster size that one scheduler on one GPU needs at one load.
 
     ``wanted`` lists the sizes to simulate next; ``found`` is the result of the search.
     """
@@ -43,7 +43,7 @@ class _Walk:
         self.wanted = next(search)
 
     def continue_with(self, enough: Mapping[int, bool]) -> None:
-        """Continue the search; ``enough`` says whether each wanted size meets the targets."""
+        """Continue the search; ``enough`` says which of the ``wanted`` sizes meet the targets."""
         try:
             self.wanted = self._search.send(enough)
         except StopIteration as end:
@@ -66,7 +66,7 @@ def begin_plan(question: PlanQuestion, parent: Path) -> SweepStore:
 def question_of(store: SweepStore) -> PlanQuestion:
     """Return the question that a stored plan answers.
 
-    Raises DataError if the directory contains no question.
+    Raises DataError if the file ``plan.json`` does not contain the settings of a plan.
     """
     path = store.path / QUESTION
     try:
@@ -82,7 +82,7 @@ def carry_out(
 ) -> dict[str, Any]:
     """Run the missing simulations of a stored plan; store and return the answer.
 
-    The answer includes ``recorded``, the waits in a trace and its replay (``recorded_waits``).
+    If ``recorded`` (the result of ``recorded_waits``) is given, it becomes a part of the answer.
 
     Raises RunFailed if a run failed, Interrupted after a signal, and UsageError while another
     process carries out the plan.

@@ -80,7 +80,7 @@ def plan_title(answer: Row) -> str:
 
 
 def _saved(first: Row, others: Sequence[Row]) -> str:
-    """Return a text on the saving of the first choice against the most expensive choice.
+    """Return a text that says how much the first choice saves against the most expensive choice.
 
     A choice is a scheduler on a GPU. If no choice is more expensive than the first choice, the text
     gives the saving of the cheapest choice.
@@ -107,7 +107,7 @@ def _saved(first: Row, others: Sequence[Row]) -> str:
 def _choice(row: Row, answer: Row, load: str = "") -> str:
     """Return the name of a choice: its scheduler, its GPU if there are several, and its load.
 
-    ``load`` is a format string for a load factor other than 1.
+    The format string ``load`` adds the load factor to the name unless the factor is 1.
     """
     several = len({one["timing_profile"] for one in answer["choices"]}) > 1
     name = f"{row['scheduler']} on {row['gpu']}" if several else str(row["scheduler"])
@@ -167,7 +167,7 @@ def _curve(target: Row, series: Sequence[PointSeries], size: str) -> page.Figure
 
 
 def _series(answer: Row, place: int) -> Iterator[PointSeries]:
-    """Yield each choice's chart points for the target with the index ``place``."""
+    """Yield each choice's chart points for one target; ``place`` is the target's index."""
     rows = answer["choices"]
     loads = len({row["load"] for row in rows}) > 1
     names = [_choice(row, answer) + (f" {row['load']:g} x" if loads else "") for row in rows]

@@ -61,7 +61,7 @@ class Slo(NamedTuple):
 
     @property
     def rank(self) -> int | None:
-        """The percentile in the target's metric, such as 95, if summaries lack it by default."""
+        """The percentile of the target's metric; None if summaries contain it by default."""
         match = RANKED.fullmatch(self.metric.rpartition(".")[2])
         return int(match[1]) if match and int(match[1]) not in USUAL_RANKS else None
 
@@ -87,7 +87,7 @@ class Slo(NamedTuple):
 def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
     """Parse the targets that follow ``--slo``, such as ``ttft_p99<2s``.
 
-    Raises UsageError, which names the wrong part of a target.
+    Raises UsageError for an invalid target.
     """
     found = tuple(parse_slo(text) for text in texts)
     if not found:
@@ -164,7 +164,7 @@ def _in_unit_of(entry: Metric, unit: str | None, text: str) -> float:
 
 
 def _is_of_a_run(entry: Metric) -> bool:
-    """Return whether a metric needs only a single run, and higher or lower values are better."""
+    """Return whether a plan can have a target for this metric."""
     beside_others = entry.of_comparison and not entry.key.startswith("sharing_incentive")
     return entry.better is not Better.NEITHER and not beside_others
 
@@ -191,7 +191,7 @@ NUM_RUNS = 3
 
 
 class PlanChoice(NamedTuple):
-    """A scheduler on a GPU at a multiple of the load, for which a plan seeks the cluster size."""
+    """A combination of scheduler, GPU and load factor; a plan seeks the cluster size for each."""
 
     scheduler: str
     gpu: str
@@ -203,19 +203,19 @@ class PlanQuestion:
     """The question that a capacity plan answers, with all inputs.
 
     - ``slos`` are the targets of ``--slo`` as text.
-    - ``schedulers`` and ``gpus`` are compared. The plan is for the first scheduler on the first
-      GPU, and the other pairs are alternatives.
+    - ``schedulers`` and ``gpus`` form pairs. The plan is for the first scheduler on the first GPU;
+      the other pairs are alternatives.
     - ``low`` and ``high`` are the smallest and the largest number of replicas to consider.
     - ``flags`` and ``settings`` describe the experiment.
-    - ``loads`` are factors on the load, which is ``request_rate``, the speed of the trace, or the
-      workload's default rate for one replica of the first GPU.
+    - ``loads`` multiply the request rate or the speed of the trace. The default rate is the
+      workload's rate for one replica of the first GPU.
     - ``prices`` are prices of one GPU for one hour.
     - ``num_runs`` is the number of seeds with which each size is simulated.
     - ``certain`` demands that the whole 95% interval of a metric meets the target.
     - ``every`` makes the plan test every number of replicas.
     - ``sharing`` adds a simulation of each client alone, on the cluster that the plan finds.
-    - ``most`` is empty if the plan seeks the fewest replicas. ``most`` is USERS if the plan seeks
-      the most users (clients) for ``low`` replicas, and ``high`` then equals ``low``.
+    - ``most`` is empty if the plan seeks the fewest replicas. If ``most`` is USERS, the plan seeks
+      the most users (clients) that exactly ``low`` = ``high`` replicas can serve.
     """
 
     slos: Sequence[str]
@@ -250,7 +250,7 @@ class PlanQuestion:
 
     @property
     def size(self) -> str:
-        """The kind of size that the plan seeks: USERS or REPLICAS."""
+        """The quantity that the plan determines: USERS or REPLICAS."""
         return USERS if self.most else REPLICAS
 
     @property
@@ -276,10 +276,10 @@ class FixedLoad(NamedTuple):
 
 
 class Clusters:
-    """The experiments of a plan, for every choice (scheduler, GPU, load) and every size."""
+    """The experiments of a plan, for each scheduler, GPU, load and cluster size."""
 
     def __init__(self, question: PlanQuestion) -> None:
-        """Check the question and prepare the experiments of a plan.
+        """Check the inputs of a plan and prepare its experiments.
 
         Raises UsageError if the inputs of ``question`` contradict each other.
         """
@@ -305,7 +305,7 @@ class Clusters:
         """Return the workload's default number of users, and the largest number to try."""
         if self.load.rate is None:
             raise UsageError(
-                f"--max {USERS}: a trace has its own clients; name a workload with --workload"
+                f"--max {USERS}: not supported with a trace; name a workload with --workload"
             )
         own = {"scheduler": first.scheduler, "gpu": first.gpu, "dp": self.question.low}
         usual = experiment({**self._flags, **own}, self.question.settings).clients
@@ -340,7 +340,7 @@ class Clusters:
         ]
 
     def _load(self, first: PlanChoice) -> FixedLoad:
-        """Return the load of the plan, which is computed from the first scheduler and GPU."""
+        """Return the load of the plan; its default is the workload's rate on the first GPU."""
         if self._flags.get("trace"):
             return FixedLoad(None, usual=False)
         own = {"scheduler": first.scheduler, "gpu": first.gpu, "dp": 1}
@@ -389,12 +389,12 @@ def _check_question(question: PlanQuestion) -> None:
 
 
 def _check_most(question: PlanQuestion) -> None:
-    """Raise UsageError unless a plan for the most users has a single number of replicas."""
+    """Raise UsageError if a plan for the most users has several numbers of replicas."""
     if question.most != USERS:
         raise UsageError(f"--max {question.most}: must be {USERS}")
     if question.low != question.high:
         raise UsageError(
-            f"--dp {question.low}..{question.high}: --max {USERS} needs one number of replicas, "
+            f"--dp {question.low}..{question.high}: must be a single number with --max {USERS}, "
             "such as --dp 4"
         )
     if question.every:

@@ -26,10 +26,9 @@ returns a ``SmallestSize``.
 class SmallestSize(NamedTuple):
     """The smallest cluster size that meets the targets, or None if no size meets the targets.
 
-    ``monotone`` is True if every tested size above a sufficient size is sufficient, too. If
-    ``monotone`` is True, untested larger sizes are assumed to be sufficient. If ``monotone`` is
-    False, every size below the smallest sufficient size was simulated. ``tried`` says whether each
-    simulated size sufficed.
+    ``monotone`` is True if no simulated size failed above a sufficient size; untested larger sizes
+    are then assumed to be sufficient. If a larger size failed, every size below the smallest
+    sufficient size was simulated. ``tried`` says whether each simulated size sufficed.
     """
 
     smallest: int | None
@@ -40,9 +39,9 @@ class SmallestSize(NamedTuple):
 def bisected(low: int, high: int) -> Search:
     """Find the smallest sufficient size from ``low`` to ``high`` by bisection.
 
-    The sizes around the smallest sufficient size are tested as well. If a larger size fails where a
-    smaller size passes, every size below the smallest sufficient size is tested. If the largest
-    size ``high`` is insufficient, some smaller sizes are tested as well.
+    The sizes around the smallest sufficient size are tested as well. If some size passes and a
+    larger size fails, every size below the smallest sufficient size is tested. If the largest size
+    ``high`` is insufficient, some smaller sizes are tested as well.
     """
     tried = dict((yield [high]))
     below, above = low - 1, high
@@ -68,11 +67,11 @@ def bisected(low: int, high: int) -> Search:
 
 
 def largest(first: int, last: int, is_possible: Callable[[int], bool]) -> Search:
-    """Find the largest sufficient size by doubling from ``first`` to ``last``, then bisection.
+    """Find the largest number of users, from ``first`` to ``last``, that meets the targets.
 
-    Sizes for which ``is_possible`` is False are skipped; all possible sizes are larger. The two
-    sizes above the largest sufficient size are tested as well. The field ``smallest`` of the result
-    contains the largest sufficient size.
+    The number is doubled until it fails, and then bisected. Numbers for which ``is_possible`` is
+    False are skipped. The two numbers above the largest sufficient number are tested as well. The
+    field ``smallest`` contains this number.
     """
     tried = dict((yield [first]))
     size = first
@@ -104,7 +103,7 @@ def _smallest_size(tried: dict[int, bool]) -> SmallestSize:
 
 
 def is_monotone(tried: Mapping[int, bool]) -> bool:
-    """Return whether all tested sizes above a sufficient size are sufficient."""
+    """Return whether every tested size above the smallest sufficient size is sufficient."""
     enough = [tried[one] for one in sorted(tried)]
     return enough == sorted(enough)
 
@@ -186,7 +185,7 @@ def _knows(slo: Slo, value: Value) -> bool:
 
 
 def _kept(slo: Slo, value: Value, number: Any) -> bool:
-    """Return whether ``number`` meets the target and the bound of ``value`` cannot change this."""
+    """Return whether ``number`` meets the target, even if ``value`` is only a bound."""
     return value.is_number and _knows(slo, value) and slo.met_by(number)
 
 
@@ -203,11 +202,9 @@ def answer_json(
 
     Args:
         clusters: The experiments of the plan, one for each choice (scheduler, GPU and load).
-        found: The smallest sufficient number of replicas of each choice, in order.
-        judge: A function that returns the verdicts on the targets for a choice and a number of
-            replicas.
-        summaries: A function that returns the summaries of the runs for a choice and a number of
-            replicas.
+        found: The result of the search for each choice, with the planned choice first.
+        judge: A function that returns a choice's verdicts on the targets for a number of replicas.
+        summaries: A function that returns a choice's run summaries for a number of replicas.
     """
     question = clusters.question
     rows = [_row(clusters, choice, one, judge, summaries) for choice, one in found.items()]
@@ -275,7 +272,7 @@ def _row(
 
 
 def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
-    """Return a row with the mean sharing incentive of each client that was simulated alone.
+    """Return one row per client that was also simulated alone: its mean sharing incentive.
 
     The sharing incentive is the client's benefit from sharing the cluster.
     """
@@ -293,10 +290,10 @@ def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 
 
 def _cheaper(rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the indices of rows that are cheaper than the first row with an equal load.
+    """Return the indices of rows that are cheaper than the planned choice at the same load.
 
     Without prices, rows with the same GPU and model are compared by their numbers of GPUs. If the
-    first row has no sufficient size, all rows with a sufficient size are returned.
+    planned choice has no sufficient size, every choice with a sufficient size is returned.
     """
     found: list[tuple[float, float, int]] = []
     if rows and USERS in rows[0]:

@@ -1,4 +1,4 @@
-"""The answer of a plan as text and tables, computed from ``answer.json``."""
+"""The result of a capacity plan as text and tables, computed from ``answer.json``."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def needed_line(answer: Row, *, programs: bool = False) -> str:
 
 
 def size_of(answer: Row) -> str:
-    """Return the kind of size that the plan sought: USERS or REPLICAS."""
+    """Return the quantity that the plan determined: USERS or REPLICAS."""
     return str(answer.get("size", REPLICAS))
 
 
@@ -119,7 +119,7 @@ def _carried_line(answer: Row, targets: str) -> str:
 
 
 def said_target(target: Row, *, programs: bool) -> str:
-    """Return a target as text; a P95 of the well-behaved clients is written in words."""
+    """Return a target as text, in words if its metric is a P95 of the well-behaved clients."""
     sessions = "P95 of whole sessions" if programs else "TTFT P95"
     measured = {"victim_p95_s": sessions, "victim_ttft_p95_s": "TTFT P95"}.get(target["metric"])
     if measured is None:
@@ -143,7 +143,7 @@ def load_line(answer: Row) -> str:
 def _choices(answer: Row) -> Table:
     """Return the table of compared schedulers and GPUs.
 
-    A scheduler's second row shows one replica fewer or, if the plan seeks users, one user more.
+    A second row shows the next size, which fails: a replica fewer or a user more.
     """
     rows, size = answer["choices"], size_of(answer)
     priced = any(row["cost"] is not None for row in rows)
@@ -196,7 +196,7 @@ def _cell(target: Row) -> Text:
 
 
 def margin_text(margin: float) -> str:
-    """Return a margin in percent of the limit, or a large value as a multiple of the limit."""
+    """Return a margin in percent of the limit; a value above twice the limit as a multiple."""
     return f"{margin:+.0%}" if margin >= -1 else f"{1 - margin:.3g}x the limit"
 
 

@@ -54,7 +54,7 @@ OPTIONAL = ("cached_tokens", "status", "error", "gaps", "request_id")
 def layout(
     name: str, fits: Callable[[Record], bool], runs: Callable[[list[Object], str], list[Run]]
 ) -> Layout:
-    """Return the layout of a tool's export; ``runs`` must build requests by ``request``."""
+    """Return the layout of a tool's export; ``runs`` creates its requests with ``request``."""
     own = {field: field for field in (*FIELDS, *OPTIONAL)}
     units = dict.fromkeys(("start", "ttft", "latency", "gaps"), "s")
     return Layout(name, fits, own, units, runs=runs, own_units=True, exact=True)
@@ -63,8 +63,8 @@ def layout(
 def request(more: Mapping[str, Any], **fields: Any) -> Object:
     """Return a request with fairbench's field names, and with times in seconds.
 
-    An answer without a time to the first token arrives all at once, at its end. Lists and objects
-    in ``more``, the record of the tool, are dropped. Fields that are not given are None.
+    Without a TTFT, the whole answer is assumed to arrive at its end. ``more`` is the tool's record
+    of the request; its lists and objects are dropped. Fields that are not given are None.
     """
     kept = {key: value for key, value in more.items() if not isinstance(value, list | dict)}
     made = kept | dict.fromkeys((*FIELDS, *OPTIONAL)) | fields
@@ -115,7 +115,7 @@ def is_aiperf(item: Record) -> bool:
 
 
 def _measured_requests(item: Record, where: str) -> Iterator[Object]:
-    """Yield the request in a record of aiperf, but none for a record of the warm-up.
+    """Yield the request in a record of aiperf, and skip records of the warm-up phase.
 
     Raises DataError, which names the line, if the object is not a record of aiperf.
     """

@@ -190,7 +190,7 @@ def can_hold(field: str, value: Any) -> bool:
 def recognised(
     field: str, names: Iterable[str], values: Mapping[str, list[Any]]
 ) -> list[FieldColumn]:
-    """Return the columns whose names are usual names of a field, best first.
+    """Return the columns with a known name of a field, in order of preference.
 
     Args:
         field: The field to look for, a key of ``NAMES``.
@@ -328,8 +328,8 @@ def first_columns(names: Iterable[str]) -> str:
 def no_such_column(name: str, record: Mapping[str, Any], where: str) -> DataError:
     """Return the error that the file lacks a column that the user named.
 
-    The error message lists the columns of the file. If ``name`` is ``a.b`` and ``a`` is an object
-    in ``record``, the error message lists the keys of ``a`` instead of the columns.
+    The error message lists the columns of the file. If ``name`` is ``a.b`` and the column ``a``
+    holds an object, the message lists the keys of this object instead of the columns.
     """
     outer = name.partition(".")[0]
     inside = outer != name and isinstance(record.get(outer), Mapping)

@@ -39,13 +39,13 @@ class Layout:
     Attributes:
         name: The name of the format, which commands show and accept.
         fits: A function that tests whether a record, usually the first of a file, has this format.
-        fields: The names of columns by field, best first; a dot in a name leads into a nested
-            object. A field that ``fields`` lacks is found by the usual names of columns, unless
-            ``exact`` is True.
+        fields: The names of columns by field, in order of preference; a dot in a name leads into a
+            nested object. Other fields are looked up under common column names, unless ``exact`` is
+            True.
         units: The units of times by field, for columns whose names contain no unit.
         unit: The unit of times if neither ``units`` nor the name of the column states a unit.
-        spread: A function that returns a ``Spread``, which yields the requests in a nested record.
-        runs: A function that returns the runs of a file whose records are runs or parts of runs.
+        spread: A function that returns a ``Spread`` for records with nested requests.
+        runs: A function that combines records into runs, if records are runs or parts of runs.
             Instead of a run, the returned list may contain a function that builds the run.
         keep: A function that returns whether a record is a request that reached a server.
         exact: Whether only the columns in ``fields`` are read.
@@ -55,8 +55,8 @@ class Layout:
         own_units: Whether the file states all units, so that a unit given by the user is refused.
         at_once: Whether all requests start at time 0, because the file has no start times.
         uncached: Whether the server has no prefix cache.
-        keeps_clock: Whether times already count from the start of the run and are not shifted.
-        refuses: Whether the server refused the requests that have no end; if False, they failed.
+        keeps_clock: Whether times count from the start of the run, and must not be shifted.
+        refuses: Whether requests without a recorded end were refused; if False, they failed.
         nothing: The message for a file that contains no requests.
     """
 
@@ -80,7 +80,7 @@ class Layout:
 
 
 def columns(*texts: str) -> dict[str, tuple[str, ...]]:
-    """Parse texts into the names of columns for each field.
+    """Parse lists of fields and columns; return the names of columns by field.
 
     A text such as ``"start=startTime client={user,team}_id|org"`` lists fields with their columns.
     A bar ``|`` separates the possible columns of a field, the best first. Braces contain

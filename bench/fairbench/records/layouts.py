@@ -44,11 +44,11 @@ IN_SECONDS = dict.fromkeys(("start", "ttft", "latency", "itls", "end", "first_to
 
 
 def _run_of_lists(item: Object, where: str, columns: Mapping[str, str], *, at_once: bool) -> Run:
-    """Return the requests of a run whose record has a list of values for each of ``columns``."""
+    """Return the requests of a run that is recorded as one list of values for each column."""
     lists = {name: item[name] for name in columns.values() if name in item}
     for field in NEEDED[at_once:]:
         if columns[field] not in lists:
-            raise DataError(f"{where}: missing {columns[field]!r} ({field})")
+            raise DataError(f"{where}: missing list {columns[field]!r} for field {field}")
     first = lists[columns["input_tokens"]]
     length = len(first) if isinstance(first, list) else 0
     for field, name in columns.items():
@@ -66,7 +66,7 @@ def _run_of_lists(item: Object, where: str, columns: Mapping[str, str], *, at_on
 def _columnwise(
     name: str, columns: Mapping[str, str], inside: str = "", *, at_once: bool = False, **more: Any
 ) -> Layout:
-    """Return the format of files whose objects are runs, with lists of values under ``inside``."""
+    """Return a format with one run per object: under the key ``inside``, one list per column."""
 
     def lists_of(item: Record) -> Object:
         found = item.get(inside) if inside else item
@@ -187,7 +187,7 @@ SIDES = {"conversation": "model", "conversation_a": "model_a", "conversation_b":
 ROW_FIELDS = ("client", "session", "input_tokens", "output_tokens", "text")
 # Rows of ``arena`` come from lmsys/chatbot_arena_conversations, or from logs of conversations that
 # FastChat's clean_battle_data.py and clean_chat_data.py write (lm-sys/FastChat,
-# fastchat/serve/monitor). ``tstamp`` is the time of a vote, or of the end of the last answer.
+# fastchat/serve/monitor). ``tstamp`` is the time at which the user voted or the last answer ended.
 ARENA_ROWS = Layout(
     "arena",
     lambda first: (
@@ -247,7 +247,7 @@ VTC_RESPONSES = Layout(
 )
 
 
-# ``fairbench validate`` also reads runs that were measured on real servers, one run per line.
+# ``fairbench validate`` reads measured runs of real servers in these formats, one run per line.
 SERVING_RUNS = _columnwise("serving", SERVING, "columns")
 VLLM_RUNS = _columnwise("vllm", VLLM | WHOLE)
 SGLANG_RUNS = _columnwise("sglang", VLLM | WHOLE, at_once=True)
@@ -256,7 +256,7 @@ _OWN = {"start": "arrival_s", "first_token": "first_token_s", "end": "finish_s"}
 _OWN |= {"admitted": "admitted_s", "session": "program_id", "client": "client"}
 _OWN |= {name: name for name in ("input_tokens", "output_tokens", "worker", "cached_tokens")}
 _OWN |= {"status": "status", "error": "error"}
-# A run that fairbench has stored contains requests of the format ``fairbench``.
+# fairbench stores the requests of its own runs in this format.
 FAIRBENCH = Layout(
     "fairbench",
     has_all("client", "arrival_s", "first_token_s", "finish_s", "input_tokens", "output_tokens"),

@@ -1,4 +1,4 @@
-"""Reading of a file's requests into a column of values for each field."""
+"""A reader that stores the requests of a file as columns of values."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ class FileColumns:
         file: The name of the file.
         layout: The format (layout) of the file.
         length: The number of requests in the file.
-        fields: The columns of each field, the best first.
+        fields: The columns that may hold each field, in order of preference.
         signs: The columns that state how requests ended, in the order of the file.
-        places: The location of each request in the file, which is a line number or a text.
+        places: The location of each request in the file: a line number, or a text for messages.
         samples: Some values of every column in the file.
         record: A record of the file, which error messages quote.
         first_where: The location of the first record in the file.
-        odd: The keys of each record that lacks the time of its last token, by row number.
+        odd: The column names in records without a last-token time, by the request's row number.
         unseen: The columns that the user named but that occur in no record.
         answered: The number of requests that a gateway answered from its cache.
         chosen: The columns that the user named, by field.
@@ -135,13 +135,13 @@ class FileColumns:
         return RecordError(f"{self.where(row)}: {what}")
 
     def of_fields(self, *fields: str) -> list[ColumnValues]:
-        """Return the columns that hold the given fields, the best column first."""
+        """Return the columns of the given fields, in order of preference."""
         return [column for name in fields for column in self.fields.get(name, ())]
 
     def field_values(self, name: str) -> list[Any] | None:
         """Return the values of the field ``name``, or None if no request has such a value.
 
-        If a value is missing in the best column, the next column of the field supplies the value.
+        A value that the preferred column lacks is taken from the next column of the field.
         """
         found: list[Any] | None = None
         for column in self.of_fields(name):
@@ -248,7 +248,7 @@ def beginning(path: Path) -> Beginning:
 
 
 def _records_inside(place: FilePlace) -> list[FilePlace]:
-    """Return the list of records inside a file's only object, or [] if the object has no list."""
+    """Return the records of a file that is one object with a list of records, or else []."""
     if layout_of(None, [place.value]) is not PLAIN:
         return []
     found = next((place.value[name] for name in WRAPPERS if place.value.get(name)), None)
@@ -378,7 +378,7 @@ class _Reader:
         return made
 
     def _packed(self, name: str, values: list[Any]) -> Sequence[Any] | Floats:
-        """Return an array if all values are numbers, or else a list that shares equal texts."""
+        """Return an array if all values are numbers, or else a list that stores each text once."""
         pointed = (
             self._text
             and name in naming.COUNTS
@@ -536,7 +536,7 @@ def _sample_values(rows: Sequence[Record], name: str) -> list[Any]:
 
 
 def _only_nested_column(name: str, nested: Mapping[str, list[Any]]) -> list[naming.FieldColumn]:
-    """Return a list with a field's nested column; [] if several columns have its usual name."""
+    """Return the only nested column that is named like a field, in a list, or else []."""
     ends: dict[str, str] = {}
     # A name such as ``user.id`` is recognised in any nested object of a record.
     for parts in (2, 1):

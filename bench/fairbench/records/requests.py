@@ -122,7 +122,7 @@ def read_requests(path: Path, asked: ReadOptions, unit: str | None = None) -> Fi
 
 
 SUMS = ("nummodelrequests", "numrequests", "requestcount", "totalrequests", "requestscount")
-"""Names, as ``plain`` returns them, of columns that count the requests in a row."""
+"""Names (see ``plain``) of columns with the number of requests that a row sums up."""
 
 
 def _check_single(columns: FileColumns) -> None:
@@ -226,8 +226,8 @@ def _are_beside(columns: FileColumns, counts: Mapping[str, Floats], beside: Floa
     """Return whether cached tokens are counted separately from the input tokens.
 
     Cached tokens are separate if a column's name suggests so and some request has more cached
-    tokens than input tokens. If no request has more cached than input tokens, the totals of tokens
-    decide, and finally the names of columns.
+    tokens than input tokens. Otherwise, cached tokens are separate if most totals of tokens include
+    them in addition to the input. Without totals, the names of the columns decide.
     """
     names = [one.name for one in columns.of_fields("cached_tokens", "written_tokens")]
     leaves = [plain(name.rpartition(".")[2]) for name in names]
@@ -246,7 +246,7 @@ def _are_beside(columns: FileColumns, counts: Mapping[str, Floats], beside: Floa
 
 
 def _without_repetitions(made: FileRequests) -> FileRequests:
-    """Return the requests without lines that describe an earlier request again.
+    """Merge the lines that describe the same request, and return the requests.
 
     A repetition has the id, client, session and prompt of an earlier line, and also its start if
     durations are recorded. The largest output and the earliest start of a request's lines are kept.

@@ -1,7 +1,7 @@
 """Logs and exports of gateways, tracing tools and servers.
 
-Each layout describes the format of one tool by the tool's columns. Fields that a layout does not
-list are found by the usual names of columns.
+Each layout lists the columns of one tool's format. For fields that a layout does not list, the
+reader tries common column names.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _uncached(record: Record) -> bool:
 
 
 # LiteLLM's standard payload (docs.litellm.ai, "StandardLoggingPayload Specification") and its table
-# LiteLLM_SpendLogs name the client in several columns: end user, user, team or key, the best first.
+# LiteLLM_SpendLogs name the client in columns that are tried in order: end user, user, team, key.
 # The user ``default_user_id`` means an unknown client.
 LITELLM = Layout(
     "litellm",
@@ -91,7 +91,7 @@ def _is_langfuse(first: Record) -> bool:
 
 
 def _observations(record: Record, where: str) -> Iterator[Object]:
-    """Yield an observation, or all observations of a trace with the trace's user and session."""
+    """Yield the record if it is an observation, or all observations of a trace with the trace."""
     if "observations" not in record:
         yield dict(record)
     for one in objects_in(record.get("observations")):
@@ -192,9 +192,9 @@ def _with_start(record: Record, end: Any, length: Any) -> Object:
 
 
 def _start_and_end(end: Any, length: Any) -> tuple[Any, Any]:
-    """Return the start and the end of a request, given its end and its duration.
+    """Compute a request's start from its end and duration; return the start and the end.
 
-    An end that is not a time is returned as start and end, so that a later check reports it.
+    If the end is not a time, both returned values are this end, which a later check reports.
     """
     told_s, number = cells.duration_s(length), cells.number_of(length)
     length_s = told_s if told_s is not None else number
@@ -268,7 +268,7 @@ AGENTGATEWAY = Layout(
 
 
 def _vidur_runs(objects: list[Object], where: str) -> list[Run]:
-    """Return the requests of Vidur, whose arrivals are sums of the delays between requests.
+    """Return the requests of a Vidur log, whose arrival times are sums of inter-arrival delays.
 
     Vidur writes requests in the order of their ends, so the requests are first sorted by id.
     """
@@ -342,9 +342,9 @@ def _attributes(value: Any) -> Object:
 def _otel_requests(record: Record, where: str) -> Iterator[Object]:
     """Yield the requests in a record of spans that follow OpenTelemetry's GenAI conventions.
 
-    A request is a span with ``gen_ai.usage.input_tokens`` and ``gen_ai.usage.output_tokens``
-    (before 1.27 ``prompt_tokens`` and ``completion_tokens``), attributes that
-    open-telemetry/semantic-conventions defines. A record is a batch of OTLP's JSON
+    A request is a span with ``gen_ai.usage.input_tokens`` and ``gen_ai.usage.output_tokens``.
+    Before release 1.27 of open-telemetry/semantic-conventions, these attributes ended in
+    ``prompt_tokens`` and ``completion_tokens``. A record is a batch of OTLP's JSON
     (``resourceSpans``), or one span, whose attributes are an object or OTLP's list. The client is
     in ``user.id`` or ``enduser.id``; ``--clients-from`` names any other attribute.
     """
@@ -448,10 +448,10 @@ def _sglang_requests(record: Record, where: str) -> Iterator[Object]:
     """Yield the request in a line that SGLang writes with ``--log-requests-format json``.
 
     Lines with the event ``request.finished`` (srt/utils/request_logger.py of sgl-project/sglang,
-    01bb912) are requests. A request started ``out.meta_info.e2e_latency`` seconds before the time
-    of its line. SGLang writes prompt texts at log levels from 2 on. Level 2 shortens the texts, so
-    only level 3 shows shared prefixes. ``--clients-from`` names the field with the client, such as
-    ``obj.custom_labels.tenant``.
+    01bb912) are requests. A request started ``out.meta_info.e2e_latency`` seconds before the
+    timestamp of its log line. SGLang writes prompt texts at log levels from 2 on. Level 2 shortens
+    the texts, so only level 3 shows shared prefixes. ``--clients-from`` names the field with the
+    client, such as ``obj.custom_labels.tenant``.
     """
     if record.get("event") == "request.finished":
         latency = inner(record, "out", "meta_info", "e2e_latency")

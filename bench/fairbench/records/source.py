@@ -43,7 +43,7 @@ _BY_NAME = {".csv": FileKind.CSV, ".tsv": FileKind.CSV}
 
 
 def kind_of(path: Path, shown: str) -> FileKind:
-    """Return the form of a file, judged by its name or else by its first bytes.
+    """Return whether a file is CSV, Parquet or JSON, judged by its name or its first bytes.
 
     Raises DataError if the file is unreadable or not text.
     """
@@ -78,7 +78,7 @@ def records_of(
     no records, and later for a record that is not an object.
 
     Args:
-        path: The file to read. A pipe must contain JSON objects, because it can be read only once.
+        path: The file to read. A pipe must contain JSON objects; other formats are read twice.
         streamed: Whether the caller keeps no records in memory; the size of the file is then not
             limited (see ``reader.lines``).
         stripped: Whether blanks around the values of a CSV file are removed.
@@ -119,14 +119,14 @@ def _check_header(names: list[str], shown: str) -> None:
     prose = len(names) == 1 and names[0].count(" ") >= 3
     if prose or any(_is_time(name) for name in names):
         raise DataError(
-            f"{shown}, line 1: {shortened(repr(printable(names[0])))}: must be a line of column "
-            "names, such as time,client,input_tokens,output_tokens: add that line, or write the "
+            f"{shown}, line 1: {shortened(repr(printable(names[0])))}: line 1 must list the column "
+            "names, such as time,client,input_tokens,output_tokens; add this line, or write the "
             "log as JSON lines"
         )
 
 
 def _is_time(name: str) -> bool:
-    """Return whether a column's name is a time or a fraction, and thus a value of a record."""
+    """Return whether a name looks like a time or a fraction: a value, not a column's name."""
     number = number_of(name)
     if number is not None:
         return number % 1 != 0 or number >= FIRST_DATE_S

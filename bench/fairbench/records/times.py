@@ -27,9 +27,9 @@ LARGEST_NS = 2**62
 DATED_S = 1e8
 APART = 100  # Two times with at least this ratio are in different units.
 
-SLOWEST_TOKEN_S = 2.0  # Fast answers take at most this many seconds per token on any server.
-SLOWEST_ANSWER_S = 20.0  # Fast answers of one token take at most this many seconds on any server.
-FASTEST_TOKEN_S = 2e-5  # Slow answers take at least this many seconds per token on any server.
+SLOWEST_TOKEN_S = 2.0  # plausible upper bound on fast answers, in seconds per token
+SLOWEST_ANSWER_S = 20.0  # plausible upper bound on fast answers of one token, in seconds
+FASTEST_TOKEN_S = 2e-5  # plausible lower bound on slow answers, in seconds per token
 # The 10th and the 90th percentile of a file's durations stand for a fast and a slow answer.
 FAST_PERCENT, SLOW_PERCENT = 10, 90
 # Whole numbers without a unit may be milliseconds if their 10th percentile is at least ``LEAST_MS``
@@ -39,7 +39,7 @@ NEVER = -1  # VTC-artifact writes this number if the event to be timed did not h
 
 
 class Moments(NamedTuple):
-    """Times of requests, in seconds and exact in nanoseconds.
+    """Times of requests, as approximate seconds and as exact nanoseconds.
 
     Unknown times are NaN in seconds and ``NEVER_NS`` in nanoseconds.
     """
@@ -52,8 +52,8 @@ class Times:
     """A reader for the times in a file of records.
 
     A Unix time that is too large for seconds is read as ms, us or ns, unless the user gave a unit
-    other than seconds. A duration without a unit is in the unit that the name of the column of
-    start times contains, or else in seconds. Raises DataError if an inferred unit implies
+    other than seconds. A duration without a unit has the unit in the start times' column name (such
+    as ``start_ms``), or else is in seconds. Raises DataError if an inferred unit implies
     implausible times per output token.
     """
 
@@ -67,12 +67,12 @@ class Times:
         self._comma = _has_decimal_comma(columns)
 
     def for_rows(self, columns: FileColumns, output_tokens: Floats) -> Times:
-        """Return the reader for some of the requests; units still follow from all requests."""
+        """Restrict the reader to some requests; units are still inferred from all requests."""
         self._columns, self._output = columns, output_tokens
         return self
 
     def moments(self, *fields: str, skipped: Flags | None = None) -> Moments:
-        """Return the first known time of each request among the given fields."""
+        """Return, for each request, its time in the first of the given fields that has one."""
         length = len(self._columns)
         found = Moments(np.full(length, np.nan), np.full(length, NEVER_NS))
         for column in self._columns.of_fields(*fields):
@@ -449,7 +449,7 @@ def check_moments(
 
 
 def of_other_clock(times: Floats, others: Floats) -> Flags:
-    """Return whether each time has another clock or unit than the same entry of ``others``."""
+    """Return where ``times`` and ``others`` differ so much that their clocks or units differ."""
     least, most = np.minimum(abs(times), abs(others)), np.maximum(abs(times), abs(others))
     apart: Flags = (most >= DATED_S) & (most >= APART * least) & np.isfinite(most)
     return apart

@@ -1,6 +1,6 @@
 """A run's summary as one JSON line, for tools that read the output of sglang.bench_serving.
 
-The keys of sglang.bench_serving come first, followed by all keys of the summary.
+The line starts with the keys that sglang.bench_serving prints, followed by all summary keys.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ def _folds(board: Board) -> Iterator[str]:
 
 
 def _holes(board: Board) -> Iterator[str]:
-    """Yield sentences on undefined numbers, with the reasons, and on missing runs."""
+    """Yield sentences that explain undefined numbers and name missing runs."""
     undefined: dict[tuple[str, str], list[str]] = {}
     for row in board.rows:
         for key, one in row.scores.items():
@@ -438,7 +438,7 @@ class Labelled(NamedTuple):
 
 
 class PlotAxis(NamedTuple):
-    """An axis of the chart; a ``log`` axis is logarithmic and has positive values."""
+    """An axis of the chart; if ``log`` is True, the axis is logarithmic."""
 
     label: str
     log: bool = False
@@ -494,7 +494,7 @@ def _axis_range(values: Sequence[float], axis: PlotAxis) -> tuple[float, float]:
 
 
 def free_box(x: float, y: float, wide: float, taken: Sequence[Box], frame: Box) -> tuple[Box, int]:
-    """Return the free rectangle nearest to a mark, and the number of steps between the two."""
+    """Return the free rectangle nearest to a mark, and its distance from the mark in steps."""
     for steps, box in _boxes(x, y, wide):
         inside = box.left > frame.left and box.right < frame.right
         inside = inside and box.top > frame.top and box.bottom < frame.bottom

@@ -132,7 +132,7 @@ class Lorenz(NamedTuple):
 def lorenz(amounts: Sequence[float], weights: Sequence[float] | None = None) -> Lorenz | None:
     """Return the Lorenz curve of amounts, or None if all amounts are 0.
 
-    A client with weight w counts as w clients, each with an equal part of the client's amount.
+    A client with weight w counts as w clients that divide the client's amount equally.
     """
     amount = np.asarray(amounts, dtype=np.float64)
     weight = np.ones_like(amount) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -144,7 +144,7 @@ def lorenz(amounts: Sequence[float], weights: Sequence[float] | None = None) -> 
 
 
 def lorenz_of_service(summary: Summary) -> Lorenz | None:
-    """Return the Lorenz curve of the clients' service rates, by weight."""
+    """Return the Lorenz curve of the service rates of clients, weighted by client weights."""
     rows = summary["clients"]
     return lorenz(
         [row["service_rate_tok_s"] or 0.0 for row in rows], [row.get("weight", 1.0) for row in rows]
@@ -158,7 +158,7 @@ def share_ratios(summary: Summary) -> list[float]:
 
 
 def counts_by_ratio(ratios: Sequence[float]) -> Iterator[tuple[str, int]]:
-    """Yield each range of ratios as text, with the number of clients in this range."""
+    """Yield each range of the ratio service / fair share as text, with its number of clients."""
     numbers = np.searchsorted(np.asarray(STEPS), np.asarray(ratios), side="right")
     counts = np.bincount(numbers, minlength=len(STEPS) + 1).tolist()
     low = 0.0
@@ -171,9 +171,9 @@ def counts_by_ratio(ratios: Sequence[float]) -> Iterator[tuple[str, int]]:
 def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
     """Return the well-behaved clients with the lowest ratios of service to fair share.
 
-    The client with the lowest ratio comes first. Equal or undefined ratios are ordered by P99
-    latency, with the highest or unknown P99 first. Values are means if several runs are combined.
-    If the workload has no heavy client, clients that flood come last.
+    Clients are ordered by service / fair share, the lowest ratio first. Equal or undefined ratios
+    are ordered by P99 latency, with the highest or unknown P99 first. Values are means if several
+    runs are combined. If the workload has no heavy client, clients that flood come last.
     """
     rows = summary["clients"]
     good = [row for row in rows if not row["misbehaving"] and row["programs"]]
@@ -194,7 +194,7 @@ def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
 
 
 def number_or_mean(value: Any) -> float | None:
-    """Return a number, or the mean if ``value`` combines several runs."""
+    """Return ``value`` itself, or its mean if it combines several runs."""
     found: float | None = value["mean"] if isinstance(value, dict) else value
     return found
 
@@ -241,7 +241,7 @@ def ratio_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def many_keys(keys: Sequence[str], summary: Summary) -> list[str]:
-    """Replace the keys ``CLIENT.KEY`` of several clients by one text with their number."""
+    """Replace keys ``CLIENT.KEY`` that differ only in the client by ``KEY of N clients``."""
     names = {row["client"] for row in summary["clients"]}
     clients: dict[str, int] = {}
     for key in keys:

@@ -77,7 +77,7 @@ def comparison_text(
 
 def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> RenderableType:
     """Build the table of a comparison, with confidence intervals below means of several seeds."""
-    # Only simulated runs have a sharing incentive.
+    # The sharing incentive is computed only for simulated runs.
     sharing = any(cell.combined["simulated"] for cell in cells)
     columns = comparison_columns(cells)
     known = [one for one in columns if sharing or not one.key.startswith("sharing")]
@@ -130,7 +130,7 @@ class ShownValue(NamedTuple):
 
 
 def shown(interval: Interval | None, column: Column, runs: int, mark: str = "") -> ShownValue:
-    """Return the text, the mark and the interval of a metric that combines ``runs`` runs."""
+    """Return a table cell: a metric's text, its mark (best or worst) and its interval."""
     if interval is None:
         return ShownValue(UNDEFINED, mark, "")
     return ShownValue(bounded(interval, column), mark, ends_of(interval, column, runs))
@@ -139,7 +139,7 @@ def shown(interval: Interval | None, column: Column, runs: int, mark: str = "") 
 def compared_rows(
     cells: Sequence[SchedulerResults], columns: Sequence[Column]
 ) -> Iterator[tuple[str, list[tuple[str, list[ShownValue]]]]]:
-    """Yield the name of each configuration, with its schedulers and their values."""
+    """Yield each configuration's name and rows; a row has a scheduler and its table cells."""
     for place, here in by_place(cells).items():
         rows = [
             (
@@ -294,8 +294,8 @@ def cell_marks(
 ) -> list[tuple[str, ...]]:
     """Return the mark of each scheduler in each column: best, worst, or ``NEITHER``.
 
-    Only significant differences are marked. A single seed can show a significant difference only if
-    it replays a trace, which is exact. A metric without a better direction is not marked.
+    Only significant differences are marked. A single seed suffices only for simulated replays of
+    traces, which are exact. Metrics that do not rank schedulers are not marked.
     """
     if not can_tell(cells):
         return [(NEITHER,) * len(columns)] * len(cells)
@@ -314,7 +314,7 @@ def _of_column(cells: Sequence[SchedulerResults], column: Column) -> list[str]:
 
 
 def can_tell(cells: Iterable[SchedulerResults]) -> bool:
-    """Return whether there are several seeds or exact replays, as significance requires."""
+    """Return whether several seeds or trace replays make significant differences possible."""
     return any(
         len(cell.runs) > 1 or (cell.combined["simulated"] and cell.combined.get("trace"))
         for cell in cells
@@ -327,8 +327,8 @@ def marks_of(samples: Sequence[Sample], better: Better, *, in_seconds: bool = Fa
     A sample is best if it is equal to or significantly better than every other sample, and worst if
     every other sample is equal or significantly better. Several seeds are compared by the
     confidence interval of paired differences, and a single seed is compared by its values. If
-    ``in_seconds`` is True, values are compared by their logarithms. Values that agree in three
-    digits count as equal. If all samples are equal, all get the mark ``NEITHER``.
+    ``in_seconds`` is True, ratios of values are compared instead of differences. Values that agree
+    in three digits count as equal. If all samples are equal, all get the mark ``NEITHER``.
     """
     if better is Better.NEITHER:
         return [NEITHER] * len(samples)

@@ -14,7 +14,7 @@ from fairbench.report.result_lines import ALL_SERVED, is_mostly_empty, is_of_fai
 from fairbench.results.store import Summary
 
 EQUAL = 0.01  # Allocations whose Jain's indices differ by at most this count as equally even.
-CLEAR = 0.95  # A client is fairly served if it received more than this fraction of its fair share.
+CLEAR = 0.95  # A client counts as fairly served above this fraction of its fair share.
 
 
 def explained_text(summary: Summary, width: int) -> str:

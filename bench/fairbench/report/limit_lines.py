@@ -18,7 +18,7 @@ LOSSES = {
     "idle": "idle",
 }
 """Descriptions of the causes of lost GPU time, by key."""
-LEAST_LOSS = 0.005  # Sentences omit causes that lose less than this fraction of the GPU time.
+LEAST_LOSS = 0.005  # A cause is named if it loses at least this fraction of GPU time.
 
 
 NEEDED = (
@@ -26,7 +26,7 @@ NEEDED = (
     *(f"time_{key}_ratio" for key in ("prefill", "decode", "small_prefill", "small_decode")),
     *(f"time_{key}_ratio" for key in LOSSES if key != "small_batches"),
 )
-"""The metrics that a line about a run's highest possible service needs."""
+"""The metrics from which a line about a run's highest possible service is written."""
 
 
 def has_limit(summary: Summary) -> bool:
@@ -52,7 +52,7 @@ def losses(summary: Summary) -> dict[str, float]:
 
 
 def limit_line(summary: Summary) -> str:
-    """Return a line on a run's part of the highest possible service, and on lost GPU time."""
+    """Return a line with the fraction of the highest possible service and the lost GPU time."""
     replicas = f"{number(summary['dp'])} replica" + "s" * (summary["dp"] != 1)
     least = f"{number(summary['least_makespan_s'])} s"
     if not has_limit(summary):  # On real servers, the GPU time is unknown.
@@ -88,10 +88,10 @@ def replay_line(scheduler: str, summary: Summary) -> Iterator[str]:
 
 
 def lost_against(first: Sequence[Summary], second: Sequence[Summary], names: list[str]) -> str:
-    """Return a text on which of two schedulers loses more GPU time and why; "" without a loss.
+    """Name the scheduler that loses more GPU time, and the causes; "" if losses are similar.
 
-    ``first`` and ``second`` have one summary per seed, of runs with equal loads. The text contains
-    means over the seeds, in percent of the GPU time. The losses by cause add up to the whole loss.
+    ``first`` and ``second`` contain one summary per seed; all runs have the same load. Losses are
+    means over the seeds, in percent of the GPU time, and add up to the whole loss.
     """
     if not all(map(has_limit, (*first, *second))):
         return ""
@@ -132,7 +132,7 @@ def _named_losses(parts: Sequence[tuple[str, float]]) -> str:
 
 
 def limit_sentences(summary: Summary) -> Iterator[str]:
-    """Yield sentences on a run's highest possible service, lost GPU time, service and latency."""
+    """Yield sentences that compare a run's time, service and latency with theoretical limits."""
     if not has_limit(summary):
         return
     replicas = f"{number(summary['dp'])} replica" + "s" * (summary["dp"] != 1)

@@ -60,7 +60,7 @@ def whole_percent(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Format a time in seconds with at least three digits, even a whole number of seconds."""
+    """Format a time in seconds with at least three digits, such as 2.00 for 2."""
     return number(None if value is None else float(value))
 
 

@@ -205,7 +205,7 @@ def _remarks(one: Contrast) -> Iterator[str]:
 
 
 def lost_between(first: SchedulerResults, second: SchedulerResults) -> str:
-    """Return a text on which scheduler loses more GPU time and why; "" if losses are similar."""
+    """Name the scheduler that loses more GPU time, and the causes; "" if losses are similar."""
     if not (seeds := first.by_seed.keys() & second.by_seed.keys()):
         return ""
     ours, others = ([side.by_seed[seed].summary for seed in seeds] for side in (first, second))
@@ -261,7 +261,7 @@ def _metric_row(row: MetricContrast, layout: PairLayout) -> Iterator[Text]:
 
 
 def _verdict(row: MetricContrast) -> str:
-    """Return the verdict; it is "more" or "less" if the metric has no better direction."""
+    """Return the verdict: "more" or "less" if neither higher nor lower values are better."""
     entry, decision = _entry(row.metric), row.decision
     judged = entry.verdict and entry.better is not Better.NEITHER
     if judged or decision not in (Decision.BETTER, Decision.WORSE):
@@ -270,7 +270,7 @@ def _verdict(row: MetricContrast) -> str:
 
 
 def _deciding_interval(row: MetricContrast, form: Form) -> str:
-    """Return the interval on which the verdict rests; for times, an interval of ratios."""
+    """Return the interval that decides the verdict; for times, it is an interval of ratios."""
     found = row.ratios
     if row.difference.exact:
         return "exact"

@@ -61,8 +61,8 @@ SCHEDULERS = {
 def scheduler_series(names: Sequence[str]) -> list[int]:
     """Return each name's index in ``SERIES``.
 
-    The first name of each scheduler gets the scheduler's own series. For example, ``dlpm
-    dlpm.quantum=5000`` gets the series of DLPM. The remaining names get unused series.
+    Each known scheduler has a fixed index. The first name that starts with ``dlpm``, such as ``dlpm
+    dlpm.quantum=5000``, gets the index of DLPM. The other names get unused indices.
     """
     found: dict[str, int] = {}
     for name in names:

@@ -86,7 +86,7 @@ def goodput_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 ALL_SERVED = "every client that had to wait received at least its max-min fair share"
 HEADLINE = "min_share_60s"
-NEAR_ALL = 0.9  # A client is fairly served with more than this fraction of its fair share.
+NEAR_ALL = 0.9  # A client counts as fairly served above this fraction of its fair share.
 
 
 def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -153,7 +153,7 @@ MOST_PAIRS = 6  # At most this number of pairs of clients is printed, the larges
 def memory_lines(summary: Summary) -> Iterator[tuple[str, str]]:
     """Yield lines (label, text) on the cached tokens that clients lost to other clients.
 
-    The first line names the measured window, because only evictions in this window are counted.
+    Only evictions in the measured window are counted, so the first printed line names this window.
     """
     rows = summary["evictions"]
     label, within = "evictions", ""
@@ -325,7 +325,7 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _request_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield lines on the numbers of completed, unfinished and refused requests, and on slots."""
+    """Yield lines on the numbers of requests by outcome, and on waits for ``--max-concurrency``."""
     estimated = summary.get("estimated")
     yield (
         "requests",
@@ -384,7 +384,7 @@ def _throughput(summary: Summary) -> str:
 
 
 def empty_queues(summary: Summary) -> str:
-    """Return a text on the part of the window without waits, in which shares show the demand."""
+    """Return a text with the fraction of the window in which no request waited."""
     empty = summary.get("queue_empty_share")
     if empty is None:
         return "waits of requests are not known; shares may reflect demand"
@@ -411,7 +411,7 @@ def _moment(value: float | None) -> str:
 
 
 def _victims(summary: Summary) -> str:
-    """Return the well-behaved clients' latency percentiles, marked if there are few latencies."""
+    """Return the well-behaved clients' latency percentiles; mark those of too few latencies."""
     censored, n = set(summary.get("censored", ())), summary.get("victim_n")
     ranks = chosen_percentiles(summary) or (50, P95, P99)
     keys = {rank: f"victim_p{rank}_s" for rank in ranks}
@@ -439,7 +439,7 @@ def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
         return
     if summary.get("trace") or chosen_percentiles(summary) or summary.get("complete") is False:
         return
-    # If all programs fit into the window, a longer duration would add no latencies.
+    # If all programs fit into the window, a longer duration gives no additional latency values.
     if isclose(end_s, summary.get("duration") or 0.0):
         return
     # Arrivals end between two whole seconds only if --num-programs ended them.
@@ -517,16 +517,16 @@ def time_to(summary: Summary, part: int) -> str:
 
 NUMBER = re.compile(r"\d[\d,.]*")
 SUCH = ", for example"
-# keys of notes that the lines on the highest possible service and on stalls already explain
+# Notes with these keys are left out, because the lines on limits and stalls explain them.
 WITH_LINES = ("limit", "limit_memory_ratio", "limit_hit_rate", "stalls")
-# keys of notes that the line "service gap" already explains
+# Notes with these keys are left out if the line "service gap" explains them.
 OF_THE_BOUND = ("service_gap_bound", "service_gap_bound_s", "bound_source")
 
 
 def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield lines (label, text) with the reason why values of the summary are undefined.
+    """Yield lines (label, text), one for each reason why values of the summary are undefined.
 
-    Values with the same reason share a line. Values that the summary text never shows are omitted.
+    Values that the summary text never shows are omitted.
     """
     by_reason: dict[str, list[str]] = {}
     for key, reason in summary.get("notes", {}).items():

@@ -17,7 +17,7 @@ MAX_WIDTH = 100
 
 
 def printed(renderable: RenderableType, *, colour: bool, width: int) -> str:
-    """Return an object of the library rich as text of at most ``width`` characters per line."""
+    """Return a ``rich`` object as text, with at most ``width`` characters per line."""
     console = Console(
         width=width, force_terminal=colour, color_system="standard" if colour else None
     )
@@ -104,8 +104,8 @@ CUT = "…"
 def cut_apart(names: Iterable[str], width: int) -> dict[str, str]:
     """Shorten each name to at most ``width`` characters by cutting its middle.
 
-    If shortened names coincide, all names are cut at the start instead or, if they still coincide,
-    at the end. If no cut keeps all names distinct, the middle is cut.
+    If two shortened names are equal, all names are cut at the start. If two names are still equal,
+    all are cut at the end. If some names are equal after each of these cuts, the middle is cut.
     """
     given = tuple(dict.fromkeys(names))
     tried = [

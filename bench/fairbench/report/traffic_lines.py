@@ -12,18 +12,18 @@ from fairbench.metrics.traffic import Overload, Traffic
 from fairbench.report.numbers import number, percent
 
 MANY = 1000.0  # A larger multiple of the other clients' mean load is printed as "over 1,000".
-# Larger floods are mentioned if they reduce a flood's share of the load by this fraction.
+# A flood's share without larger floods is printed if it exceeds the plain share by this much.
 LEAST_REST = 0.005
 NAMED = 3  # A sentence names at most this number of delayed clients.
 TTFT = "time to first token"
 
 
 def flood_line(traffic: Traffic, flood: Flood, verb: str = "floods") -> str:
-    """Return a sentence on a client's flood: the client, ``verb``, the time and the size.
+    """Return a sentence that names a flood's client, time and size.
 
-    ``verb`` is "floods" or "bursts". The size is the flood's share of all load during the flood, so
-    that shares of simultaneous floods add up. If larger floods occur at the same time, the sentence
-    gives the share of the load without the larger floods.
+    ``verb`` is "floods" or "bursts". The size is the flood's share of all load during the flood. If
+    larger floods occur then, the sentence also gives the flood's share of the load without these
+    floods.
     """
     name = printable(traffic.clients[flood.client])
     when = "throughout"

@@ -74,13 +74,13 @@ def _groups(facts: Mapping[str, Any]) -> Table:
 
 
 LEAST = 1e-9  # Smaller values are rounding errors of a sum that should be 0.
-BATCHED = 0.05  # Equal times of a larger fraction of requests are no coincidence.
+BATCHED = 0.05  # A larger fraction of requests with equal arrival times counts as batches.
 NAME_WIDTH = 24  # Longer names of clients are cut in the table of a workload.
 SHOWN = 20
 
 
 def inspected(facts: Mapping[str, Any]) -> RenderableType:
-    """Build the table of a trace's contents from ``facts_of_table``, the file and the format."""
+    """Build the table of a trace from its file, its format and the result of ``facts_of_table``."""
     blocks: list[RenderableType] = [Text(inspected_title(facts), style="bold")]
     pairs = Table.grid(padding=(0, 2, 0, 0))
     for label, text in _trace_pairs(facts):

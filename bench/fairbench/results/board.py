@@ -51,7 +51,7 @@ class Score(NamedTuple):
 
 
 def fold_of(metric: Metric, places: int) -> Fold:
-    """Return the kind of mean that combines a metric's values in ``places`` configurations."""
+    """Return how a metric's values are combined over configurations; ``places`` is their number."""
     if places == 1 or metric.form.is_share or metric.form is Form.INDEX:
         return Fold.MEAN
     return Fold.RATIO if metric.unit else Fold.GEOMETRIC
@@ -108,14 +108,14 @@ def _score_of_interval(
     bound: str,
     against: intervals.Decision | None,
 ) -> Score:
-    """Convert an interval to a score in the metric's unit; a bound keeps only one interval end."""
+    """Convert an interval to a score; ``back`` undoes the logarithm of a geometric mean."""
     low = None if interval.low is None or bound == "<" else back(interval.low)
     high = None if interval.high is None or bound == ">" else back(interval.high)
     return Score(back(interval.mean), low, high, bound, against)
 
 
 Sample = Sequence[Value]
-"""The values of a row of the leaderboard, one per seed; all rows list seeds in one order."""
+"""A row's values of a metric, one per seed; all rows have the seeds in the same order."""
 
 
 class Ranks(NamedTuple):
@@ -129,9 +129,9 @@ class Ranks(NamedTuple):
 def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
     """Return the rank range of each row; rows must be ordered from best to worst.
 
-    With the rank ``first``, only significantly better rows are ahead. With the rank ``last``, only
-    significantly worse rows are behind. Pairs are compared at 95% confidence without correction, so
-    about one of 20 pairs of equal schedulers is reported as different.
+    ``first`` is 1 plus the number of significantly better rows. ``last`` is the number of rows
+    minus the number of significantly worse rows. Pairs are compared at 95% confidence without
+    correction, so about one of 20 pairs of equal schedulers is reported as different.
     """
     ahead, behind = [0] * len(samples), [0] * len(samples)
     for one in range(len(samples)):
@@ -174,7 +174,7 @@ class BoardLine:
 
 
 def lines_csv(lines: Iterable[BoardLine]) -> str:
-    """Return the lines as CSV, with all digits of numbers, so that ``read_lines`` is exact."""
+    """Return the lines as CSV without rounding, so that ``read_lines`` restores every number."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow((*LABELS, *KEPT))
@@ -299,7 +299,7 @@ def read_stored(paths: Sequence[Path]) -> Stored:
 
 
 def _runs_of(stores: Sequence[SweepStore]) -> tuple[Collection[StoredRun], list[Missing]]:
-    """Return the finished runs of sweeps without duplicates, and the missing runs."""
+    """Return each finished run of the sweeps once, and the missing runs."""
     runs: dict[str, StoredRun] = {}
     missing: list[Missing] = []
     for store in stores:
@@ -331,8 +331,8 @@ def _lines(files: Sequence[Path]) -> list[BoardLine]:
             if (other := seen.setdefault((line.place, line.seed), file)) != file:
                 what = f"seed {line.seed} of {line.place} is in {other} too"
                 raise DataError(
-                    f"{file}: {what}; a seed of a configuration must be in a single file, "
-                    "because the best total of a seed is computed from one file"
+                    f"{file}: {what}; the runs of a configuration with the same seed must be in "
+                    "a single file, because only the runs of one file are compared"
                 )
         lines += read
     return lines
@@ -348,7 +348,7 @@ Table = Mapping[str, Mapping[tuple[str, int], BoardLine]]
 
 @dataclass(frozen=True, slots=True)
 class BoardMetric:
-    """A metric of the leaderboard: how it is combined, and the configurations without a value."""
+    """A metric of the leaderboard; ``fold`` combines its values in all ``places``."""
 
     key: str
     fold: Fold
@@ -382,7 +382,7 @@ class Board:
     demand_limited: tuple[str, ...]
     # ``fewest`` is the smallest number of latencies of a well-behaved client; None if unknown.
     fewest: int | None
-    summary: Mapping[str, Any]  # The summary of any run names the hardware.
+    summary: Mapping[str, Any]  # a run's summary, for the hardware in the title
 
 
 def chosen(
@@ -420,9 +420,9 @@ def make_board(
 ) -> Board:
     """Return the leaderboard of the given runs, sorted by a metric, with a baseline.
 
-    Without ``sort``, rows are sorted by the minimum fair share of the best total. Raises UsageError
-    for an unknown metric or baseline, and DataError if a run is given twice or if no scheduler has
-    all runs.
+    Without ``sort``, rows are sorted by the metric ``min_entitlement_best_ratio``. Raises
+    UsageError for an unknown metric or baseline, and DataError if a run is given twice or if no
+    scheduler has all runs.
     """
     table = _lines_by_row(lines)
     places = tuple(dict.fromkeys(line.place for line in lines))
@@ -504,7 +504,7 @@ def _metric(key: str, table: Table, places: Iterable[str], seeds: Sequence[int])
 def _ranked_rows(
     table: Table, base: str, metrics: Sequence[BoardMetric], seeds: Sequence[int]
 ) -> list[BoardRow]:
-    """Return the rows, the best first and rows without a value of the first metric last."""
+    """Return the rows, sorted by the first metric; rows without its value come last."""
     samples = {
         metric.key: {name: _sample(runs, metric, seeds) for name, runs in table.items()}
         for metric in metrics

@@ -88,7 +88,7 @@ class SchedulerResults:
 
     @property
     def demand_limited(self) -> bool:
-        """Return whether any run had empty queues for some time, so that rates show the demand."""
+        """Return whether low demand limited service in some run, because queues were empty."""
         return any(one.summary["demand_limited"] for one in self.runs)
 
 
@@ -153,7 +153,7 @@ def experiment_of(run: StoredRun) -> Experiment:
 
 
 def alone_key(experiment: Experiment) -> str:
-    """Return the key of a configuration and seed, for latencies of clients simulated alone."""
+    """Return the key under which a sweep stores the latencies of clients simulated alone."""
     return key_of(place_of(experiment))
 
 
@@ -164,13 +164,13 @@ def compared_summary(
 
     ``best`` is the largest service rate (tokens/s) of any scheduler in the same configuration with
     the same seed. ``min_entitlement_best_ratio`` is the lowest ratio of a client's service to its
-    max-min fair share of ``best``. ``min_entitlement_best_ratio`` is defined if some scheduler
-    saturated the configuration (``contended``). ``sharing_incentive_p50``, ``_p95`` and ``_p99``
-    are the sharing incentives of the worst-off well-behaved client.
+    max-min fair share of a total service of ``best``. ``min_entitlement_best_ratio`` is defined if
+    clients lacked service under some scheduler (``contended``). The metrics
+    ``sharing_incentive_p50``, ``_p95`` and ``_p99`` are those of the worst-off well-behaved client.
 
-    Rows of clients get ``entitlement_best_tok_s``, ``entitlement_best_ratio`` and their sharing
-    incentives. ``upper_bounds`` and ``censored`` list the sharing incentives that are only upper
-    bounds or only lower bounds, and ``notes`` explains null values.
+    Rows of clients get ``entitlement_best_tok_s``, ``entitlement_best_ratio`` and
+    ``sharing_incentive_*``. ``upper_bounds`` and ``censored`` list keys of upper and of lower
+    bounds; ``notes`` explains nulls.
     """
     beside = RunBeside(summary, best, alone, contended=contended)
     notes, censored = dict(summary["notes"]), list(summary["censored"])
@@ -248,8 +248,8 @@ class MetricContrast:
     """The means of a metric under two schedulers over their common seeds, and the difference.
 
     ``more_seeds`` estimates how many more seeds would make the difference significant.
-    ``more_seeds`` is None if 0 or too many seeds are needed, or if more seeds would not help. For
-    times, ``ratios`` is the difference of logarithms, which replaces ``difference`` in verdicts.
+    ``more_seeds`` is None if no or too many more seeds are needed, or if more seeds cannot help.
+    For metrics in seconds, verdicts use ``ratios``, the difference of logarithms.
     """
 
     metric: str
@@ -264,8 +264,8 @@ class MetricContrast:
     def ratio(self) -> float | None:
         """The compared scheduler's mean divided by the baseline's mean.
 
-        For times, ``ratio`` is the geometric mean of the ratios of single seeds. ``ratio`` is None
-        if a mean is only a bound, or if the baseline's mean is 0.
+        For metrics in seconds, the ratio is the geometric mean over the seeds. The ratio is None if
+        a mean is only a bound, or if the baseline's mean is 0.
         """
         if self.ratios is not None and self.ratios.mean is not None:
             return exp(self.ratios.mean)
@@ -318,9 +318,9 @@ def _check_one_code(runs: Iterable[ComparedRun]) -> None:
         other = first.setdefault((run.experiment.get(ENGINE_CODE), code["engine"]), run)
         if not is_same_code(code, before := other.summary[ENGINE_CODE]):
             raise DataError(
-                f"{other.run.path} was decided by {code_name(before)}, and {run.run.path} by "
-                f"{code_name(code)} of the same Python; keep the runs of one of them, or compare "
-                "their directories"
+                f"{other.run.path} used {code_name(before)}, but {run.run.path} used "
+                f"{code_name(code)} with the same Python; keep the runs of one engine code, or "
+                "compare the directories"
             )
 
 
@@ -385,14 +385,14 @@ def _metric(
 
 
 def known_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
-    """Return the runs' metrics that have a better direction, without metrics of single clients."""
+    """Return the runs' metrics that rank schedulers, without metrics of single clients."""
     keys = dict.fromkeys(key for side in sides for key in values_of(side.first.summary))
     entries = {key: metric_of(key) for key in keys if not key.startswith(CLIENTS)}
     return [key for key, entry in entries.items() if entry and entry.better is not Better.NEITHER]
 
 
 def check_metrics(metrics: Iterable[str], sides: Iterable[SchedulerResults]) -> None:
-    """Raise UsageError for a metric that no run has, or for which no direction is better.
+    """Raise UsageError for a metric that no run has, or that does not rank schedulers.
 
     The metric of one client is written ``clients.NAME.KEY``.
     """

@@ -1,10 +1,10 @@
 """Stored experiments: the names of a sweep's experiments, and differences between them.
 
-A stored experiment contains the chosen values and the defaults. The manifest lists the keys of the
-values that the user chose under ``chosen``. Experiments that differ only in defaults count as one
-experiment, because a new version may have changed a default. In a manifest without ``chosen``, a
-value counts as chosen unless it equals the workload's value, a present default or a default in
-``FORMER``.
+A stored experiment contains the chosen values and the defaults. The entry ``chosen`` of the
+manifest lists the keys of the values that the user chose. Experiments that differ only in defaults
+count as one experiment, because a new version may have changed a default. If the manifest lacks
+``chosen``, values that differ from the workload, from today's default and from the default in
+``FORMER`` count as chosen.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def grid_labels(experiments: Sequence[Experiment]) -> list[Label]:
 
 
 def point_names(specs: Sequence[ExperimentSpec]) -> list[str]:
-    """Return the names of a sweep's experiments: configuration, scheduler and seed."""
+    """Return a name for each experiment, which contains configuration, scheduler and seed."""
     named = grid_labels([experiment_tables(spec) for spec in specs])
     return [
         f"{place}, {scheduler}, seed {spec.seed}"
@@ -133,7 +133,7 @@ def differences(one: Experiment, other: Experiment) -> list[str]:
 CHOSEN = "chosen"  # The manifest lists under this key the values that the user chose.
 WHERE = "CHANGELOG.md"
 WORKLOAD = "workload."
-WITHOUT_DEFAULT = ("backend.", "workload.name", "workload.program")  # prefixes of keys
+WITHOUT_DEFAULT = ("backend.", "workload.name", "workload.program")
 GIVEN_AGAIN = {*OF_THE_WORKLOAD, "client_weights", "settings"}
 # The flag ``--set`` can change a workload value if the value's key contains one of these texts.
 SET_BY_FLAG = (".params.", ".misbehaving")
@@ -142,7 +142,7 @@ FORMER: Mapping[str, Collection[str]] = {
     PROFILE: {"tp1/sglang-0.5.10"},
     "engine.max_running_requests": {"2048"},
 }
-"""Former defaults (TOML texts by key) of versions that did not store the chosen keys."""
+"""Defaults (TOML texts by key) of versions whose manifests lack the entry ``chosen``."""
 
 
 class SpecChanges(NamedTuple):
@@ -176,7 +176,7 @@ def chosen_keys(file: Mapping[str, Any]) -> list[str]:
 
 
 def old_defaults(spec: ExperimentSpec) -> list[str]:
-    """Return ``KEY OLD -> NEW`` for each default that differs from the present default.
+    """Return ``KEY OLD -> NEW`` for each default of a stored experiment that has changed since.
 
     A stored experiment keeps the old defaults when it runs again.
     """
@@ -219,10 +219,10 @@ def _parts_of_key(experiment: Experiment) -> set[str]:
 
 
 def used_values(experiment: Experiment) -> dict[str, str]:
-    """Return the values that determine an experiment's records, as TOML texts by flat key.
+    """Return the values that determine an experiment's records: TOML texts by key, as in ``a.b``.
 
-    The experiment's tag and descriptions are left out. The key ``gpu`` contains the GPU and the
-    model. The key ``PROFILE`` contains the rest of the timing profile's id.
+    The result lacks the experiment's tag and descriptions. A timing profile's id is divided: the
+    key ``gpu`` contains GPU and model, and the key ``PROFILE`` contains the rest.
     """
     apart = ("tag", "settings", "workload")
     values = as_toml({k: v for k, v in experiment.items() if k not in apart})

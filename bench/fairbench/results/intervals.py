@@ -15,7 +15,7 @@ from fairbench.metrics.metric import Better
 from fairbench.results.store import Summary
 from fairbench.results.summary import Value
 
-HALVINGS = 60  # This many bisection steps from 90 degrees give all digits of a float.
+HALVINGS = 60  # bisection steps that find an angle from 0 to 90 degrees to all digits
 
 
 def central(t: float, degrees: int) -> float:
@@ -29,7 +29,7 @@ def two_sided_p(t: float, degrees: int) -> float:
     """Return the probability that a Student t variable is at least as far from 0 as ``t``.
 
     For whole degrees of freedom, the probability is a finite sum (Abramowitz and Stegun 26.7.3-4).
-    Numpy has no t distribution, and scipy would be fairbench's largest dependency.
+    The sum is computed here because Numpy has no t distribution, and scipy is a large package.
     """
     return max(0.0, 1.0 - central(t, degrees))
 
@@ -38,7 +38,7 @@ def two_sided_p(t: float, degrees: int) -> float:
 def quantile(probability: float, degrees: int) -> float:
     """Return the quantile of Student's t at a probability of at least 1/2 and less than 1.
 
-    Raises ValueError for any other probability, and for less than one degree of freedom.
+    Raises ValueError for a probability outside this range, or for less than one degree of freedom.
     """
     if not 0.5 <= probability < 1:
         raise ValueError(f"probability {probability}: must be at least 0.5 and less than 1")
@@ -55,7 +55,7 @@ def quantile(probability: float, degrees: int) -> float:
 
 
 def _central(angle: float, degrees: int) -> float:
-    """Return the probability ``central`` for t = sqrt(degrees) tan(angle), as a finite sum."""
+    """Return ``central(t, degrees)`` for t = sqrt(degrees) tan(angle), computed as a finite sum."""
     squared = cos(angle) ** 2
     odd = degrees % 2
     term = cos(angle) if odd else 1.0
@@ -88,7 +88,7 @@ def t_interval(
     ValueError if there are no values.
     """
     if not values:
-        raise ValueError("an interval needs at least one value")
+        raise ValueError("a confidence interval needs at least one value")
     if len(values) == 1:
         return MeanInterval(float(values[0]), None, None)
     average = fsum(values) / len(values)
@@ -106,10 +106,10 @@ def deviation(values: Sequence[float]) -> float:
 def combine_summaries(summaries: Sequence[Summary]) -> dict[str, Any]:
     """Combine the summaries of runs: each metric becomes ``{mean, low, high, runs}`` or null.
 
-    ``runs`` is the number of runs that define the metric; for a single run, ``low`` and ``high``
-    are null. ``lower_bound`` or ``upper_bound`` is True if some values are only bounds; with lower
-    bounds, the true mean may exceed ``high``. A metric with lower and upper bounds becomes null.
-    Values that are equal in all runs, such as the scheduler's name, are kept.
+    ``runs`` is the number of runs in which the metric has a value; for a single run, ``low`` and
+    ``high`` are null. ``lower_bound`` or ``upper_bound`` is True if some values are only bounds;
+    with lower bounds, the true mean may exceed ``high``. A metric is null if lower and upper bounds
+    both occur. Values that are equal in all runs, such as the scheduler's name, are kept.
     """
     bounds = {
         "lower_bound": {key for summary in summaries for key in summary["censored"]},
@@ -151,7 +151,7 @@ def _combine_flat(
     return combined
 
 
-# Relative differences below 1e-12 are ignored, because processors add in different orders.
+# Smaller relative differences are ignored, because processors may round sums differently.
 ROUNDING = 1e-12
 POWER = 0.8  # The estimated number of seeds gives a significant difference with this probability.
 MIXED = "some values are only lower bounds, others only upper bounds"
@@ -209,7 +209,7 @@ class Difference:
         return self.deviation <= ROUNDING * abs(self.mean)
 
     def decision(self, better: Better) -> Decision:
-        """Return the verdict for a metric whose better direction is ``better``."""
+        """Return the verdict; ``better`` says whether high or low values are better."""
         sign = self.decisive
         if sign is None:
             return Decision.INCONCLUSIVE
@@ -226,7 +226,7 @@ class Difference:
         return "only bounds are known" if self.bounded and known is None and self.runs else ""
 
     def more_seeds(self, level: float = LEVEL) -> int | None:
-        """Estimate how many more seeds are needed for a significant difference; None if too many.
+        """Estimate how many more seeds make the difference significant; return None if too many.
 
         The estimate is only a rough guide, because it rests on the mean and spread of a few seeds.
         """
@@ -270,8 +270,8 @@ def difference(
 def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | None:
     """Return the paired difference of the logarithms of two schedulers' values.
 
-    Differences of logarithms measure relative changes. If every seed's wait falls to a tenth,
-    differences in seconds may still be inconclusive. The result is None if a value is unknown.
+    Logarithms turn a relative change, such as a fall of every wait to a tenth, into equal
+    differences for long and short waits. The result is None if a value is unknown.
     """
     both = [*first, *second]
     if any(one.raw is None or one.bound or not _finite_number(one) > 0 for one in both):
@@ -283,8 +283,8 @@ def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | N
 def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | None:
     """Return how many seeds are needed to detect a mean difference with the power ``POWER``.
 
-    ``spread`` is the standard deviation of the differences of single seeds. The result follows from
-    quantiles of Student's t distribution, and is None above ``MOST_SEEDS``.
+    ``spread`` is the standard deviation, over seeds, of the difference between two schedulers.
+    Return None if more than ``MOST_SEEDS`` seeds are needed.
     """
 
     def enough(seeds: int) -> bool:
@@ -312,9 +312,9 @@ def _finite_number(value: Value) -> float:
 
 
 def bound_of_difference(first: Sequence[Value], second: Sequence[Value]) -> str | None:
-    """Return the sign of the bound if differences (second minus first) are only bounds.
+    """Return whether the difference ``second - first`` is only a lower or an upper bound.
 
-    The sign is ``>`` for lower bounds, ``<`` for upper bounds, "" for exact differences, and None
+    The result is ``>`` for lower bounds, ``<`` for upper bounds, "" for exact differences, and None
     if lower and upper bounds both occur.
     """
     above = any(one.bound == ">" for one in second) or any(one.bound == "<" for one in first)
@@ -329,7 +329,7 @@ def _p(average: float, spread: float, runs: int) -> float:
 
 
 def mean_value(values: Sequence[Value]) -> Value:
-    """Return the mean of numeric values, which is a bound if some value is a bound.
+    """Return the mean of values; it is a lower or upper bound if one of the values is.
 
     The mean is undefined if there are no values, or if lower and upper bounds both occur.
     """

@@ -1,4 +1,4 @@
-"""New directories with their parent folders, and the lock on the folder of a run."""
+"""Creation of directories for results, and a lock on the directory of a run."""
 
 from __future__ import annotations
 
@@ -124,6 +124,6 @@ def run_folder(directory: Path, name: str = FOLDER) -> Iterator[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(
-                f"{directory}: another process still runs this run; wait for its end"
+                f"{directory}: another process is executing this run; wait until it ends"
             ) from None
         yield folder

@@ -1,4 +1,4 @@
-"""Stored fair shares of bundled experiments under FCFS, for comparison with a run."""
+"""Stored minimum fair shares: the results of bundled experiments under FCFS."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Reference(NamedTuple):
 
 
 def reference_of(summary: Mapping[str, Any]) -> Reference:
-    """Return the lowest fair shares in a summary, as a reference for another run."""
+    """Return the minimum fair shares in a summary, with which another run is compared."""
     return Reference(str(summary["scheduler"]), {key: summary.get(key) for key in SHARES})
 
 
@@ -37,8 +37,8 @@ def reference_spec(
 ) -> ExperimentSpec:
     """Return the experiment under another scheduler, with the given ``settings``.
 
-    Raises UsageError for an unknown scheduler, for an experiment on real servers, and unless the
-    command prints the verdict of a ``single`` run.
+    Raises UsageError if the scheduler is unknown, if the experiment uses real servers, or if
+    ``single`` is False (the command does not print one run's verdict).
     """
     if spec.backend is not None or not single:
         raise UsageError(
@@ -54,7 +54,7 @@ def place_key(experiment: Experiment) -> str:
 
 
 def reference_for(run: StoredRun) -> Reference | None:
-    """Return the stored shares of a run's experiment under FCFS, or None if unknown."""
+    """Return the stored minimum fair shares under FCFS for a run, or None if unknown."""
     from fairbench.results.comparison import experiment_of
 
     try:
@@ -64,9 +64,9 @@ def reference_for(run: StoredRun) -> Reference | None:
 
 
 def stored_reference(experiment: Experiment) -> Reference | None:
-    """Return the fair shares that are stored for an experiment with FCFS.
+    """Return the minimum fair shares under FCFS that are stored for an experiment.
 
-    The result is None for FCFS itself, and for an experiment without stored shares.
+    Return None if the experiment itself uses FCFS, or if no shares are stored for it.
     """
     if experiment.get("scheduler") == SCHEDULER or "backend" in experiment:
         return None

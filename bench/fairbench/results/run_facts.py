@@ -1,4 +1,4 @@
-"""Data from which a run's metrics are computed: window, proven bound, costs and tables."""
+"""Inputs of a run's metrics: measured window, bound on the service gap, time models, tables."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def work_prices(
 
 
 def engine_prices(engine: EngineContract, profile: TimingProfile) -> records.WorkPrices:
-    """Return lower bounds on the GPU time of requests, with the limits of an engine."""
+    """Return lower bounds on the GPU time of requests, given an engine's batch limits."""
     return work_prices(
         profile,
         pass_tokens=engine.chunk_tokens,
@@ -204,7 +204,7 @@ def engine_prices(engine: EngineContract, profile: TimingProfile) -> records.Wor
 
 
 def costs_of(profile_id: str | None) -> ProfileCosts | None:
-    """Return the costs of a timing profile's iterations, or None if unknown."""
+    """Return a timing profile's model of iteration times, or None if the profile is unknown."""
     known = profile_id is not None and is_known(profile_id)
     return ProfileCosts(load_profile(profile_id)) if known and profile_id else None
 
@@ -265,7 +265,7 @@ def cluster_bound(
 
 SomeTable = TypeVar("SomeTable", bound=records.Table)
 MAX_COUNT = 2**53
-# The limit on worker numbers keeps metrics short, which are lists with one entry per number.
+# Worker numbers are limited because some metrics are lists with one entry per number.
 MAX_WORKER = 2**16 - 1
 RANGES = {  # Integer columns may only contain values in these ranges.
     "worker": (-1, MAX_WORKER),
@@ -366,20 +366,20 @@ VICTIM = "victim_"
 
 
 def check_metrics_of(keys: Iterable[str], specs: Sequence[ExperimentSpec], option: str) -> None:
-    """Raise UsageError for a metric that is unknown, has no better direction, or has no value.
+    """Raise UsageError for a metric that is unknown, undefined, or does not rank schedulers.
 
     Args:
-        keys: The metrics, by their keys or other names.
-        specs: Experiments that will run. A metric that none of these experiments can have is
+        keys: Keys or short names of the metrics.
+        specs: Experiments that will run. Metrics that are undefined in all these experiments are
             refused.
-        option: The flag by which the user named the metrics, for the message.
+        option: The flag that the error message names.
     """
     for name in keys:
         key = catalogue.known_key(name)
         entry = catalogue.metric_of(key)
         if entry is None or entry.better is Better.NEITHER:
             raise UsageError(
-                f"{option} {name}: has no better direction; choose a metric with a better direction"
+                f"{option} {name}: neither higher nor lower is better; choose another metric"
             )
         reasons = [why_missing(key, spec) for spec in specs]
         if reasons and all(reasons):
@@ -389,7 +389,7 @@ def check_metrics_of(keys: Iterable[str], specs: Sequence[ExperimentSpec], optio
 def why_missing(key: str, spec: ExperimentSpec) -> str:
     """Return why an experiment cannot have a value of a metric, or "" if a value is possible.
 
-    A value that exists only in some runs of the experiment counts as possible.
+    A value is possible if at least some runs of the experiment can have it.
     """
     name, key = catalogue.metric_name(catalogue.key_of(key)), catalogue.key_of(key)
     plans = spec.client_plans()

@@ -170,7 +170,7 @@ def without_logs(path: Path) -> Path | None:
 
 
 def run_name(spec: ExperimentSpec) -> str:
-    """Return the name of a run's directory, to which a number is added if it is taken."""
+    """Return the name for a run's directory; a number is added later if the name is taken."""
     parts = [spec.tag] if spec.tag else []
     named = spec.model_dump(include={"scheduler", "gateway", "saturation", "eviction"})
     parts += [scheduler_name(named).replace(" ", "-")]
@@ -374,7 +374,7 @@ class SweepStore:
         return [point["identity"] for point in index["points"]]
 
     def take_from(self, other: SweepStore, leave: Collection[str] = ()) -> None:
-        """Copy finished runs, and stored latencies of clients alone, from another sweep.
+        """Copy finished runs, and stored latencies of clients simulated alone, from another sweep.
 
         Runs whose identity is in ``leave`` are not copied. Raises DataError if a run cannot be
         read.
@@ -399,7 +399,7 @@ class SweepStore:
                 shutil.rmtree(run.path)
 
     def alone(self) -> dict[str, AloneRows]:
-        """Return the latencies of clients that were simulated alone, by ``alone_key``."""
+        """Return the stored latencies of clients simulated alone; ``alone_key`` makes the keys."""
         files = sorted(self.alone_folder.glob("*.json"))
         return {file.stem: read_json(file)["clients"] for file in files}
 

@@ -87,7 +87,7 @@ def cluster_name(described: Mapping[str, Any]) -> str:
 def scheduler_name(described: Mapping[str, Any], *, detector: bool = False) -> str:
     """Return the scheduler's name in an experiment or summary, with the gateway's name, if any.
 
-    If ``detector`` is true, the name of the gateway's saturation detector is added.
+    If ``detector`` is True, the name also contains the gateway's saturation detector.
     """
     name = str(described["scheduler"])
     if described.get("eviction") is not None:
@@ -133,7 +133,7 @@ def code_name(code: Mapping[str, Any]) -> str:
 
 
 def is_same_code(code: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two runs used the same engine code, by engine, version and files.
+    """Return whether two runs used equal engine code: engine, version and hash of the files.
 
     Git commits are not compared, because different commits may contain equal scheduler files.
     """
@@ -200,14 +200,14 @@ class Value(NamedTuple):
 
     @property
     def exact(self) -> Fraction:
-        """Return the exact value of the decimal number in the summary, as a fraction.
+        """Return the decimal number ``raw`` as an exact fraction.
 
         Raises DataError if the value is a text.
         """
         try:
             return Fraction(str(self.raw))
         except ValueError:
-            raise DataError(f"{self.raw!r} in a summary: must be a number") from None
+            raise DataError(f"metric value {self.raw!r} in a summary: must be a number") from None
 
     @property
     def text(self) -> str:
@@ -252,7 +252,7 @@ def more_is_better(metric: str, known: Collection[str]) -> bool:
     """Return whether a higher value of a metric is better.
 
     ``known`` contains the keys of all summaries that are compared. Raises UsageError if the metric
-    is unknown, or if neither direction is better.
+    is unknown, or if neither higher nor lower values are better.
     """
     if metric not in known:
         ours = metric.startswith(CLIENTS)
@@ -260,7 +260,7 @@ def more_is_better(metric: str, known: Collection[str]) -> bool:
         raise unknown_name("metric", metric, filter(_has_a_worse_side, alike))
     if not _has_a_worse_side(metric):
         raise UsageError(
-            f"metric {metric!r}: has no better direction; choose a metric with a better direction"
+            f"metric {metric!r}: neither higher nor lower is better; choose another metric"
         )
     return _better(metric) is Better.MORE
 

@@ -37,7 +37,7 @@ class SweepAxis(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The text below a chart that names the swept parameter."""
+        """The label of the swept parameter on a chart's axis."""
         return LABELS.get(self.name, self.name)
 
     @property
@@ -60,12 +60,12 @@ class SweepAxis(NamedTuple):
 
     @property
     def schedulers(self) -> list[str]:
-        """The names of the schedulers in all lines, without repetitions."""
+        """The names of all schedulers with results for the swept parameter."""
         return list(dict.fromkeys(line.scheduler for line in self.lines))
 
     @property
     def places(self) -> dict[str, list[SweepLine]]:
-        """The lines of this swept parameter, grouped by configuration."""
+        """The curves over the swept parameter, grouped by configuration."""
         return {
             place: [line for line in self.lines if line.place == place]
             for place in dict.fromkeys(line.place for line in self.lines)
@@ -73,7 +73,7 @@ class SweepAxis(NamedTuple):
 
 
 class _Named(NamedTuple):
-    """A scheduler's results in a configuration, and the parameters that occur in their names."""
+    """A scheduler's results in a configuration; ``keys`` are the parameters in these two names."""
 
     cell: SchedulerResults
     keys: Mapping[str, str]
@@ -148,7 +148,7 @@ def _constant(key: str, lines: Sequence[SweepLine], named: Sequence[_Named]) -> 
     for place in dict.fromkeys(line.place for line in lines):
         values = [value for line in lines if line.place == place for value, _ in line.points]
         for cell in places.get(place, ()):
-            if key not in _keys(f" {cell.scheduler}"):  # ``KEY`` finds keys after a space.
+            if key not in _keys(f" {cell.scheduler}"):  # ``KEY`` needs a space before a key.
                 ends = ((min(values), cell), (max(values), cell))
                 found.append(SweepLine(place, cell.scheduler, ends))
     return found

@@ -14,9 +14,10 @@ host calls ``on_admitted`` before it resumes the generator of ``select``. Events
 have an order: steps end (``on_tokens``, then ``on_finish``), requests arrive, and the engine makes
 an admission pass.
 
-A host calls a router's ``prepare`` once. For each request, the host then calls ``route`` (again if
-``route`` returned None), ``on_first_token`` and ``on_finish``, or ``on_failure`` if the worker did
-nothing for the request. The host may call ``on_evict`` at any time after ``prepare``.
+A host calls a router's ``prepare`` once. For each request, the host then calls ``route``,
+``on_first_token`` and ``on_finish``. If ``route`` returns None, the host calls ``route`` again
+later. If the worker does no work for the request, the host calls ``on_failure`` instead of
+``on_finish``. The host may call ``on_evict`` at any time after ``prepare``.
 """
 
 from __future__ import annotations
@@ -107,8 +108,8 @@ class Setup:
     def weighted(self, owner: str, weights: Mapping[str, float] | None) -> Setup:
         """Return a setup in which ``weights`` override the weights of some clients.
 
-        If the host later changes other weights in this setup, the new setup has these changes, too.
-        Raises UsageError for an unknown client; the message names the scheduler ``owner``.
+        If the host later changes another weight in this setup, the new setup changes, too. Raises
+        UsageError for an unknown client; the message names the scheduler ``owner``.
         """
         if not weights:
             return self
@@ -207,8 +208,8 @@ class LocalScheduler(HasOptionalHooks, ABC):
     # If ``refunds_tokens`` is true, ``on_tokens`` accepts a negative number of tokens: a refund of
     # outputs that were charged in advance.
     refunds_tokens: bool = False
-    # If ``wants_costs`` is true, the scheduler uses ``setup.costs``, for which a real server
-    # measures its steps first.
+    # If ``wants_costs`` is true, the scheduler uses ``setup.costs``. A real server measures its
+    # steps to provide these costs.
     wants_costs: bool = False
     # If ``preempts`` is true, the engine makes admission passes even if the running batch is full.
     preempts: bool = False
@@ -221,8 +222,8 @@ class LocalScheduler(HasOptionalHooks, ABC):
     # If ``reads_clock`` is true, decisions depend on ``now_s``. The clocks of a tensor-parallel
     # server's ranks differ, so the ranks might decide differently.
     reads_clock: ClassVar[bool] = False
-    # If ``counts_service`` is true, the scheduler sums the service of programs or clients itself.
-    # The data-parallel ranks of a server cannot share the sums of such a scheduler.
+    # If ``counts_service`` is true, the scheduler sums the service of programs or clients itself,
+    # and a server's data-parallel ranks cannot share these sums.
     counts_service: ClassVar[bool] = False
     # If ``work_conserving`` is false, the scheduler may leave free memory unused while requests
     # wait (see ``wake_s``).
@@ -259,7 +260,7 @@ class LocalScheduler(HasOptionalHooks, ABC):
     def may_preempt(self, view: WaitingView, now_s: float) -> bool:
         """Return whether an admission pass may preempt a running request when the batch is full.
 
-        A real server calls ``may_preempt`` only for a scheduler that declares ``preempts``. If
+        Only a real server calls ``may_preempt``, for a scheduler that declares ``preempts``. If
         ``may_preempt`` returns False, the server makes no admission pass while the batch is full.
         """
         return True
@@ -268,8 +269,7 @@ class LocalScheduler(HasOptionalHooks, ABC):
         """Return the time at which the host makes another admission pass, or None for no pass.
 
         The host calls ``wake_s`` only for a scheduler that is not ``work_conserving``, when the
-        worker is idle although requests wait. The host makes the pass even if no other event
-        happens before that time.
+        worker is idle although requests wait.
         """
         return None
 
@@ -347,7 +347,7 @@ class Router(ABC):
     Params: ClassVar[Any]
 
     setup: Setup = Setup()
-    # ``order`` sorts the queue of a router that ``holds`` requests; see ``route``.
+    # ``order`` is the local scheduler that sorts the router's own queue, or None.
     order: LocalScheduler | None = None
 
     def prepare(self, setup: Setup) -> None:
@@ -383,7 +383,7 @@ class Router(ABC):
         """Record the GPU time of a request in seconds; the host calls ``on_finish`` later."""
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
-        """Handle a request that finished at a worker or was refused there (``output`` is empty)."""
+        """Handle a request that finished, or that the worker refused with an empty ``output``."""
 
     def on_failure(self, request: Request, worker: int, now_s: float) -> None:
         """Handle a request that failed because its worker did no work for it.
@@ -404,7 +404,7 @@ class Router(ABC):
         return None
 
     def on_worker_join(self, worker: int, now_s: float) -> None:
-        """Add a worker with an empty cache, which may have left the cluster earlier.
+        """Add a worker with an empty cache; the worker may have left the cluster earlier.
 
         Raises RunFailed if the router does not support joining workers.
         """
@@ -477,8 +477,8 @@ class OptionalHooks(Protocol):
     def sort_queue(self, queue: SortableQueue) -> Sequence[Request] | None:
         """Return all waiting requests in a new order, or None to leave the queue unchanged.
 
-        Only the simulated SGLang calls ``sort_queue``, in each pass before ``select``. In this
-        pass, ``select`` must yield the requests in the new order of the queue.
+        Only the simulated SGLang calls ``sort_queue``, in each admission pass. Afterwards,
+        ``select`` must yield the requests in the order that ``sort_queue`` returned.
         """
 
     def chunk_limit(self, left: int, budget: int) -> int | None:

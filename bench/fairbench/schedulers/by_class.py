@@ -68,9 +68,9 @@ class ByClass(LocalScheduler):
     """Strict priority between classes of requests, each with its own local scheduler.
 
     Requests of equal priority form a class, and ``make()`` creates its scheduler. The class with
-    the highest priority number goes first, or the class with the lowest number if ``low_first``. An
-    admission pass ends without the next class if the last candidate of a class does not fit in
-    memory. In a pass, the queue is matched with the prefix cache at most once.
+    the highest priority number goes first, or the class with the lowest number if ``low_first``. If
+    the last candidate of a class does not fit in memory, the admission pass ends, and the next
+    class gets no turn. In a pass, the queue is matched with the prefix cache at most once.
     """
 
     name = "by-class"

@@ -14,11 +14,11 @@ from fairbench.files.reader import failure_in_own_file
 class Preempt(NamedTuple):
     """A scheduler's demand, yielded by ``select``, to preempt a running request.
 
-    The engine answers True if it freed the KV memory of the request. The engine answers False if
-    the request does not run or does not fit into CPU memory. A preempted request keeps its outputs
-    and waits again after the pass; the engine calls ``on_retract``. With ``swap``, the KV cache is
-    copied to CPU memory and back instead of being recomputed. Only a scheduler that declares
-    ``preempts`` may yield a ``Preempt``, and ``swap`` also requires ``swaps``.
+    The engine sends True to ``select`` if it freed the KV memory of the request. The engine sends
+    False if the request is not running or does not fit into CPU memory. A preempted request keeps
+    its outputs and waits again after the pass; the engine calls ``on_retract``. With ``swap``, the
+    KV cache is copied to CPU memory and back instead of being recomputed. Only a scheduler that
+    declares ``preempts`` may yield a ``Preempt``, and ``swap`` also requires ``swaps``.
     """
 
     request: Request
@@ -44,7 +44,7 @@ ADMITTED, NO_ROOM, LAST, OVER = Tried
 
 
 def never(wish: Preempt) -> bool:
-    """Return False for every preemption, for hosts that cannot preempt."""
+    """Refuse a preemption; hosts that cannot preempt requests use this function."""
     return False
 
 
@@ -55,8 +55,8 @@ def drive(
 ) -> None:
     """Try the scheduler's candidates until the scheduler stops or the pass ends.
 
-    The generator is not resumed after an admission that ends the pass, because the scheduler might
-    refill credits for a candidate that is never tried.
+    After an admission that ends the pass, the generator is not resumed: the scheduler might refill
+    credits for a candidate that is never tried.
 
     Args:
         selection: The scheduler's generator of candidates and preemptions.
@@ -88,7 +88,7 @@ def drive(
             raise
         name = _selection_name(selection)
         raise RunFailed(
-            f"{name} yielded {shortened(repr(candidate))}, which does not wait"
+            f"{name} yielded {shortened(repr(candidate))}, which is not a waiting request"
         ) from error
     finally:
         selection.close()
@@ -101,7 +101,7 @@ def first_candidate(selection: Selection) -> Request | Preempt | None:
     """
     if not hasattr(selection, "send"):
         raise RunFailed(
-            f"select returned {shortened(repr(selection))}: must be a generator, which yields "
+            f"select returned {shortened(repr(selection))}: must be a generator that yields "
             "waiting requests"
         )
     try:
@@ -122,7 +122,7 @@ def _checked_candidate(selection: Selection, candidate: Request | Preempt) -> Re
     if not isinstance(candidate, (Request, Preempt)):
         raise RunFailed(
             f"{_selection_name(selection)} yielded "
-            f"{shortened(repr(candidate))}: must be a waiting request or a Preempt"
+            f"{shortened(repr(candidate))}: must be a waiting request or a 'Preempt' object"
         )
     return candidate
 

@@ -8,10 +8,10 @@ A decode step takes a fixed time for kernel launches and for reading the weights
 time for each request and each token of context. The cost of a batch, in tokens of context, is the
 sum of prompt + expected output / 2 + ``request_tokens`` over the running requests.
 
-A unit (``unit_tokens``) is the cost of a batch whose additional time equals the fixed time. A step
-of a batch of n units takes n + 1 times as long as an empty step. The efficiency of a step is its
-additional time divided by its whole time, n / (n + 1). The costs and the load cap follow from the
-timing profile of the engine's GPU.
+Costs are also given in units (``unit_tokens``): a batch costs one unit if a decode step with this
+batch takes twice as long as an empty step. If a batch costs n units, a step takes n + 1 times as
+long as an empty step, and the fixed time is 1 / (n + 1) of the step. The costs and the load cap
+follow from the timing profile of the engine's GPU.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class StepUnits(NamedTuple):
 
 
 def step_units(costs: CostModel | None) -> StepUnits | None:
-    """Return an engine's step units, or None if the costs of its steps are unknown."""
+    """Return the costs of an engine's decode steps, or None if they are unknown."""
     if costs is None:
         return None
     empty_s = costs.decode_step_s(0, 0)
@@ -69,7 +69,7 @@ class BatchCost:
         return len(self._context)
 
     def cost_tokens(self, request_tokens: float, without: Iterable[Request] = ()) -> float:
-        """Return the batch's cost in context tokens, without the requests in ``without``."""
+        """Return the cost, in tokens of context, of the batch without the requests ``without``."""
         gone = [self._context[one] for one in without if one in self._context]
         left = len(self._context) - len(gone)
         return self._context_tokens - sum(gone) + left * request_tokens
@@ -92,7 +92,7 @@ class BatchCost:
 
 AUTO = "auto"
 NONE = "none"
-# maximum batch cost in units under ``auto``, at which a decode step has an efficiency of 5/6
+# The setting ``auto`` limits a batch to this many units; 1/6 of a step's time is then fixed.
 CAP_UNITS = 5
 
 
@@ -138,7 +138,7 @@ class LoadCap:
         return self._running.cost_tokens(self._request_tokens)
 
     def has_room(self, request: Request, without: Iterable[Request] = ()) -> bool:
-        """Return whether the cap admits the request if the requests in ``without`` stop."""
+        """Return whether the cap admits the request while the requests ``without`` do not run."""
         rest = self._running.cost_tokens(self._request_tokens, without)
         more = self._running.expected_context(request) + self._request_tokens
         return not rest or rest + more <= self.most_tokens
@@ -146,7 +146,7 @@ class LoadCap:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class NoCap(LoadCap):
-    """A load cap without a limit, which does not count running requests."""
+    """The load cap for the setting ``none``, which admits every request."""
 
     def __init__(self) -> None:
         super().__init__(NONE)
@@ -168,6 +168,6 @@ def load_cap(setting: str | int | None, costs: CostModel) -> LoadCap:
     if units is None:
         raise UsageError(
             f"load_cap = {setting!r}: needs a timing profile, because the time of a decode "
-            "step is not known here"
+            "step is unknown without it"
         )
     return LoadCap(setting, units)

@@ -36,7 +36,7 @@ L = TypeVar("L", bound=LocationNode)
 
 
 class WalkEnd(NamedTuple, Generic[L]):
-    """The deepest tree node on a prompt's path, and the end of this node in the prompt."""
+    """The deepest node on a prompt's path, and the position in the prompt where the node ends."""
 
     node: L
     place: Place
@@ -48,15 +48,14 @@ class LocationTree(PrefixTree[L]):
 
     Workers are numbered from 0. A router marks the whole prompt of a request at its dispatch,
     before any cache holds the prompt ([DLPM] Alg. 2 line 18). A marked node may lie below a node
-    whose tokens were evicted, because a dispatched request will compute the evicted tokens again.
-    If a worker has marked several nodes of a path, only the deepest of these nodes is used.
+    whose tokens were evicted, because a dispatched request will compute the evicted tokens again. A
+    worker's cached prefix of a prompt ends at the deepest node of the path with the worker's mark.
     """
 
     def find(self, prompt: Prompt) -> WalkEnd[L]:
         """Return the node and the position at which the longest stored prefix of ``prompt`` ends.
 
-        The prompt is about to be added, so an edge that matches only in part is split, as in
-        SGLang.
+        An edge that matches only in part is split, as in SGLang; callers then add the prompt.
         """
         return WalkEnd(*self.descend(self.root, prompt, (0, 0), sys.maxsize))
 
@@ -113,9 +112,9 @@ class LocationTree(PrefixTree[L]):
     def evict(self, prefix: Prompt, evicted_tokens: int, worker: int) -> None:
         """Record that the worker's cache evicted the last ``evicted_tokens`` of ``prefix``.
 
-        Nodes below the evicted tokens keep their marks, because dispatched requests will compute
-        the evicted tokens again. Tokens of the prefix that the tree does not contain, such as
-        outputs, are ignored.
+        Nodes below the evicted tokens stay marked, because dispatched requests will compute the
+        evicted tokens again. Tokens of the prefix that the tree does not contain, such as outputs,
+        are ignored.
         """
         end = prompt_tokens(prefix)
         start = end - evicted_tokens
@@ -176,7 +175,7 @@ class RecentNode(LocationNode):
         self.older.newer, self.newer.older = self.newer, self.older
 
     def link_before(self, joint: Self) -> None:
-        """Insert this node into the circular list next to ``joint``, on the older side."""
+        """Insert this node into the circular list as the next older node of ``joint``."""
         self.newer, self.older = joint, joint.older
         joint.older.newer = joint.older = self
 
@@ -197,7 +196,7 @@ class BoundedTree(LocationTree[RecentNode]):
         # ``_latest`` is the prompt that was added last, with its last node. The next prompt is
         # often the same prompt, because parallel calls of a program share it.
         self._latest: tuple[Prompt, RecentNode] | None = None
-        # ``_marked`` is the worker that has marked the whole prompt ``_latest``, or ``NOBODY``.
+        # ``_marked`` is the worker recorded as caching the whole prompt ``_latest``, or ``NOBODY``.
         self._marked = NOBODY
 
     def find(self, prompt: Prompt) -> WalkEnd[RecentNode]:
@@ -208,7 +207,7 @@ class BoundedTree(LocationTree[RecentNode]):
     def add(self, found: WalkEnd[RecentNode], prompt: Prompt, worker: int) -> RecentNode:
         latest = self._latest
         if latest is not None and latest[0] is prompt and worker == self._marked:
-            # The worker has already marked this prompt, and no prompt was added in the meantime.
+            # The tree already records that this worker caches the prompt.
             return latest[1]
         end = super().add(found, prompt, worker)
         if self.size > self.limit:

@@ -95,8 +95,8 @@ class MemoryShare:
     def begin(self, waiting: WaitingView, pending: Mapping[str, int]) -> ShareView:
         """Begin a pass over the ``waiting`` requests, and return the view for the scheduler.
 
-        ``pending`` maps a client's name in the memory to the number of prompt tokens of running
-        requests for which no memory is allocated yet.
+        ``pending`` maps each client, by its name in ``memory``, to the prompt tokens of its running
+        requests that have no memory yet.
         """
         self._waiting, self._count = waiting, len(waiting)
         self._demands.clear()
@@ -118,7 +118,7 @@ class MemoryShare:
         return admitted
 
     def _note_admissions(self) -> None:
-        """Count the memory of the requests that the host has admitted since the last call."""
+        """Count the memory of the requests that were admitted since the last call."""
         if len(self._waiting) == self._count:
             return
         self._count = len(self._waiting)
@@ -135,7 +135,7 @@ class MemoryShare:
         return pinned < 1 or pinned + demand.pins <= self._share(client)
 
     def _spare(self, borrower: str, demand: PromptTokens) -> float:
-        """Return the free tokens plus the evictable cached tokens above clients' shares.
+        """Return the free tokens plus the evictable tokens by which clients exceed their shares.
 
         The borrowing request's own cached prefix is not evictable, because the request uses it.
         """

@@ -8,7 +8,7 @@ from fairbench.core import Request
 
 # maximum number of idle clients that schedulers and queues remember
 MAX_CLIENTS = 10_000
-# number of clients whose state is deleted at a time, so that the choice costs little per client
+# number of idle clients whose state is deleted at a time, because choosing them takes long
 BATCH = MAX_CLIENTS // 16
 
 # predicted output length in tokens before any request has finished
@@ -62,7 +62,7 @@ class OutputLengths:
     """Expected output lengths, which are moving averages over each client's finished requests.
 
     A client without finished requests gets the average of all clients. Before any request has
-    finished, the expectation is ``PRIOR_OUTPUT_TOKENS``.
+    finished, the expected length is ``PRIOR_OUTPUT_TOKENS``.
     """
 
     def __init__(self) -> None:

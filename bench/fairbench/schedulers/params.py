@@ -1,6 +1,6 @@
-"""The parameters of schedulers, routers and engines, as ``NAME.PARAM=VALUE`` settings and objects.
+"""Conversion of ``NAME.PARAM=VALUE`` settings to parameters of schedulers, routers and engines.
 
-This module calls every scheduler, router and engine a part. A part defines its parameters in a
+In this module, a part is a scheduler, a router or an engine. A part defines its parameters in a
 frozen dataclass ``Params``.
 """
 
@@ -28,7 +28,7 @@ Fraction = Annotated[float, Ge(0), Le(1)]
 
 @dataclass(frozen=True)
 class NoParams:
-    """The parameters of a scheduler, router or engine without parameters."""
+    """An empty set of parameters, for schedulers, routers and engines that have none."""
 
 
 PartParams: TypeAlias = Named[type]
@@ -36,7 +36,7 @@ PartParams: TypeAlias = Named[type]
 
 
 def params_of(names: Iterable[str], part: Callable[[str], Any]) -> PartParams:
-    """Return the ``Params`` of the named parts; ``part`` returns a part's class by name."""
+    """Map names to ``Params``; ``part`` returns the class of a scheduler, router or engine."""
 
     def params(name: str) -> type:
         found: type = part(name).Params
@@ -56,7 +56,7 @@ def param_names(params_class: type) -> list[str]:
 
 
 def own_settings(owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one part's settings by ``PARAM``, given all settings by ``NAME.PARAM``."""
+    """Return the settings ``OWNER.PARAM`` of one owner, such as a router, with keys ``PARAM``."""
     split = {tuple(key.split(".", 1)): value for key, value in settings.items()}
     return {key[1]: value for key, value in split.items() if key[0] == owner and len(key) == 2}
 
@@ -94,7 +94,7 @@ def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) 
 def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> None:
     """Raise UsageError unless every key of ``values`` is a parameter of the part ``owner``.
 
-    A stored experiment may contain a constant with the constant's fixed value.
+    Parameters in ``constants`` are allowed with their fixed values, for stored experiments.
     """
     names = param_names(params_class)
     constants = [field for field in fields(params_class) if field.name not in names]

@@ -22,9 +22,9 @@ Share = Annotated[FiniteFloat, Ge(0), Le(0.95)]
 class Terms(NamedTuple):
     """A limit on a client's lead in service over clients that wait at other gateways.
 
-    The limit, in tokens over weight, grows by ``ahead_tok_s`` per second since the last message
-    about the waiting client. With a constant limit on clients' leads, the fleet would idle between
-    messages. A message older than ``forget_s`` seconds delays no client.
+    The limit on the lead, in tokens divided by weight, grows by ``ahead_tok_s`` per second since
+    the last message that reported the waiting client. A constant limit could leave workers idle
+    until the next message. A message older than ``forget_s`` seconds limits no lead.
     """
 
     ahead_tok_s: float
@@ -47,19 +47,18 @@ class RoutersParams:
     ``delay_s`` is the delay of a message between routers, in seconds. ``lost`` and ``repeated`` are
     the fractions of messages that are lost or sent again ``every_s`` / 2 seconds later.
 
-    A client may be ahead in service of a client that waits at another router, up to a limit in
-    tokens over weight. The limit is ``ahead_tok_s`` for each worker and each second since the last
-    message about the waiting client. A good value of ``ahead_tok_s`` is about a worker's service
-    rate in tokens per second; with a lower value, the fleet idles between messages.
+    A client's lead in service over a client that waits at another router is limited. The limit, in
+    tokens divided by weight, is ``ahead_tok_s`` for each worker and each second since the last
+    message that reported the waiting client. A good value of ``ahead_tok_s`` is about a worker's
+    service rate in tokens per second; with a lower value, the fleet idles between messages.
 
-    A router that has sent no message for ``forget_s`` seconds no longer delays clients at other
-    routers. The default of ``forget_s`` is six times the sum of ``every_s`` and ``delay_s``, at
-    least 1 s.
+    A router that is silent for ``forget_s`` seconds no longer delays clients at other routers. By
+    default, ``forget_s`` is six times the sum of ``every_s`` and ``delay_s``, at least 1 s.
 
-    ``skew`` is the number of a client's requests at the router that the client uses most, divided
-    by the number at the router that the client uses least. With ``favourite=each``, successive
-    clients use different routers most. With ``favourite=one`` or ``form=sticky``, all clients use
-    the same router most.
+    ``skew`` is the ratio of a client's requests at its most used router to those at its least used
+    router. The most used router differs between successive clients with ``favourite=each``, and is
+    the same for all clients with ``favourite=one``. With ``form=sticky``, ``skew`` is the ratio of
+    the expected numbers of clients at the routers.
     """
 
     form: Literal["independent", "sticky", "exchange", "ledger"] = "independent"
@@ -93,21 +92,20 @@ def ingress_shares(skew: float, number: int) -> list[float]:
 
 
 Sums = Mapping[str, Mapping[int, float]]
-"""Sums of charges by client, and by the number of a worker or of a gateway's priority band."""
+"""Sums of charges by client, and then by a worker's number or by a gateway's priority."""
 
 
 class Totals(NamedTuple):
     """A message with all charges that its origin (a router, gateway or rank) has ever made.
 
-    A message with a higher ``version`` replaces earlier messages of the same origin. ``raised``
-    gives sums that never fall: VTC's lifts of a client's counter, or D2LPM's rounds of quanta. A
-    receiver keeps the highest sum of each client. ``waiting`` maps each client to the places
-    (workers or bands) with queued requests of the client.
+    A message with a higher ``version`` replaces earlier messages of the same origin. ``raised`` has
+    sums that never fall: the total lift of a client's VTC counter, or its rounds of D2LPM quanta.
+    If several messages report a client's sum in ``raised``, the highest sum counts. ``waiting``
+    maps each client to the places (workers or bands) with queued requests of the client.
 
-    With ``since`` above 0, ``charged`` and ``raised`` contain only clients that changed after
-    version ``since``; a receiver must already know version ``since``. The entry of a client has all
-    sums of the client, or is empty if the origin has deleted them. ``waiting`` always lists all
-    waiting clients.
+    If ``since`` is above 0, ``charged`` and ``raised`` contain only clients whose sums changed
+    after version ``since``, which the receiver must know. A client's entry has all its sums, or is
+    empty if the sender has deleted them. ``waiting`` always lists all waiting clients.
     """
 
     version: int
@@ -128,7 +126,7 @@ class Exchanges(Protocol):
         """Start to record charges for other routers, before the first request."""
 
     def export_totals(self, since: int = 0) -> Totals:
-        """Return a message for receivers that have version ``since`` of this router's sums.
+        """Return this router's sums of charges, for receivers that know version ``since`` of them.
 
         The message contains all clients if ``since`` is 0 or too old.
         """
@@ -158,7 +156,7 @@ class Heard:
         return self._places.get(origin, ())
 
     def forget_origin(self, origin: str) -> None:
-        """Delete a router's sums of charges; sums in a later message are charged in full again."""
+        """Delete the sums that a router has sent; the sums in its next message count as new."""
         self.latest.pop(origin, None)
         self._places.pop(origin, None)
 
@@ -181,7 +179,7 @@ class Heard:
 
 
 def _patched(known: Sums, changed: Sums) -> Sums:
-    """Return the sums ``known``, updated in place with the newer sums ``changed``."""
+    """Update the sums in ``known`` with the newer sums in ``changed``, and return the result."""
     patched = known if isinstance(known, dict) else dict(known)
     for client, of in changed.items():
         if of:
@@ -196,13 +194,13 @@ MOST = 100_000
 
 
 class Changes:
-    """A record of the clients that changed after each exported version of the sums of charges."""
+    """A record of the clients whose sums of charges changed after each exported version."""
 
     def __init__(self, most: int = MOST) -> None:
         self.version = 0
         self._most = most
-        # ``_noted`` maps each client to the first exported version with the client's last change.
-        # The client with the latest change is last.
+        # ``_noted`` maps each client to the version of the sums that first contained its last
+        # change. Clients are sorted by their last changes.
         self._noted: dict[str, int] = {}
         self._forgotten = 0
 
@@ -214,9 +212,9 @@ class Changes:
             self._forgotten = self._noted.pop(next(iter(self._noted)))
 
     def exported(self, since: int) -> list[str] | None:
-        """Begin a new version; return the clients that changed after version ``since``.
+        """Begin a new version of the sums; return the clients whose sums changed after ``since``.
 
-        The clients are sorted by the time of the last change. The result is None if the message
+        The clients are sorted by the time of their last change. The result is None if the message
         must contain all clients. A call takes time in proportion to the number of returned clients.
         """
         whole = not max(1, self._forgotten) <= since <= self.version
@@ -231,12 +229,12 @@ class Changes:
         return found[::-1]
 
 
-# keys of rounds of quanta and of waived credits, which are stored without a worker's number
+# keys for a client's rounds of quanta and for its waived credit (see ``SharedCredit``)
 ROUNDS, WAIVED = 0, 1
 
 
 class CreditChange(NamedTuple):
-    """A change of a client's credit: new rounds of quanta, charges by worker and waived credit."""
+    """A change of a client's credit by quanta (``rounds``), charges by worker and waived credit."""
 
     rounds: float
     charged: Mapping[int, float]
@@ -247,14 +245,14 @@ class SharedCredit:
     """The clients' credits: quanta times rounds of refills, minus charges and waived credit.
 
     Waived credit is positive credit that an idle client has lost. If two routers grant the same
-    round or waive the same credit, the change counts once. A receiver keeps the highest sum of
-    rounds and the highest sum of waived credit.
+    round of quanta or waive the same credit, the change counts once, because a router keeps the
+    higher of its own and the received sum.
     """
 
     def __init__(self) -> None:
         self.charged: dict[str, dict[int, float]] = {}
         self.others = Heard()
-        # ``_levels`` maps each client to its number of rounds of quanta and its waived credit.
+        # ``_levels`` maps each client to its sums under the keys ``ROUNDS`` and ``WAIVED``.
         self._levels: dict[str, dict[int, float]] = {}
         self._changes = Changes()
         # ``has_forgotten`` is true if this router has deleted a client's credit; its messages then
@@ -287,7 +285,7 @@ class SharedCredit:
         self._changes.note(client)
 
     def export_credit(self, since: int = 0) -> Totals:
-        """Return a message with the credits for other routers (see ``Exchanges.export_totals``)."""
+        """Return a message that reports the credits to other routers (see ``Exchanges``)."""
         changed = self._changes.exported(since)
         if changed is None:
             since = 0
@@ -299,7 +297,7 @@ class SharedCredit:
         return Totals(self._changes.version, charged, raised, since=since)
 
     def new_changes(self, origin: str, totals: Totals) -> dict[str, CreditChange]:
-        """Return the changes in another router's message by client, or {} for an old message."""
+        """Return each client's change that a router's message reports, or {} for an old message."""
         newly = self.others.newer(origin, totals)
         if newly is None:
             return {}
@@ -309,7 +307,8 @@ class SharedCredit:
             levels = totals.raised.get(client, {})
             more = {at: to - own.get(at, 0.0) for at, to in levels.items() if to > own.get(at, 0.0)}
             if more:
-                # The reported sums are stored, because adding the differences might round.
+                # The reported sums are stored, because adding differences could cause rounding
+                # errors.
                 self._levels[client] = own | {at: levels[at] for at in more}
                 self._changes.note(client)
             charged = newly.get(client, {})
@@ -362,7 +361,7 @@ class NotedCounters(dict[str, float]):
         return self[client]
 
     def set_heard(self, client: str, counter: float) -> None:
-        """Set a counter, with other routers' charges, without recording the client as changed."""
+        """Set a counter that includes other routers' charges, but do not record a change."""
         super().__setitem__(client, counter)
 
 
@@ -381,11 +380,11 @@ class SharedCounters:
         self._terms = terms
         self._heard: dict[str, float] = {}
         self.raised: dict[str, float] = {}
-        # ``_elsewhere`` maps each other router to the time (s) of its latest message and its
-        # waiting clients.
+        # ``_elsewhere`` maps each other router to the time (s) of its latest message, and to the
+        # clients that wait at the other router.
         self._elsewhere: dict[str, tuple[float, Collection[str]]] = {}
-        # ``ahead`` is the largest lead of any dispatched client over a client that waited at
-        # another router.
+        # ``ahead`` is the largest lead in service with which a client was served while a client
+        # waited at another router.
         self.ahead = 0.0
 
     def charged(self, client: str) -> float:
@@ -406,7 +405,7 @@ class SharedCounters:
         return self._counters.keys()
 
     def lifted(self, client: str, before: float) -> None:
-        """Record that the policy has lifted the client's counter, starting from ``before``."""
+        """Record a lift, which raised the client's counter from ``before`` to its present value."""
         by = self.counter(client) - before
         if by > 0:
             self.raised[client] = self.raised.get(client, 0.0) + by
@@ -417,8 +416,8 @@ class SharedCounters:
     ) -> None:  # fmt: skip
         """Apply new charges and counter lifts of another router, and record its waiting clients.
 
-        Only charges and lifts at ``place`` (a worker or a band) are applied. ``raised`` gives the
-        sum of each client's counter lifts.
+        Only sums for ``place`` (a worker or a gateway's priority) are applied. ``raised`` has the
+        total by which each client's counter was lifted.
         """
         for client, of in charged.items():
             if place in of:
@@ -431,7 +430,7 @@ class SharedCounters:
                 self._counters[client] = self.counter(client) + more
         if served := [client for client, of in charged.items() if of.get(place, 0.0) > 0]:
             # A client that arrives at an empty queue is lifted to the counter of ``last_left``.
-            # Without a lift, the client would catch up on the service of other routers' clients.
+            # Without a lift, only the arriving client would be served until it had caught up.
             self._account.last_left = min(served, key=self.counter)
         for client in waiting:
             self._counters.set_heard(client, self.counter(client))
@@ -457,8 +456,8 @@ class SharedCounters:
             behind = own - self._counters[other]
             if behind > 0:
                 ahead = max(ahead, behind)
-                # The limit on the lead grows with the age of the message about the waiting client;
-                # at a rate of 0, no lead is allowed.
+                # The allowed lead over ``other`` grows by ``rate`` per second since the message
+                # that reported ``other``; at a rate of 0, no lead is allowed.
                 latest = max(latest, heard_s + min(behind / rate if rate else forget_s, forget_s))
         if latest > now_s:
             return latest

@@ -12,7 +12,7 @@ from typing import Generic, Self, TypeVar
 from fairbench.compiled import mypyc_attr
 from fairbench.core import Prompt, Segment, new_tuple, prompt_tokens
 
-# A part of a prompt. If the part begins inside a segment, the segment's beginning is stored, too.
+# the tokens of a tree edge, as segments; the first segment may begin before the edge
 Edge = Prompt
 # A position in a prompt: the index of a segment, and the offset in this segment in tokens.
 Place = tuple[int, int]
@@ -61,9 +61,10 @@ class PrefixTree(Generic[N]):
     ) -> tuple[N, Place]:
         """Follow a prompt down the tree from ``node`` to depth ``limit``.
 
-        ``place`` is the end of ``node`` in the prompt. Return the deepest node whose whole path is
-        a prefix of the prompt, and the position in the prompt at which this node ends. With
-        ``split``, a node that matches the prompt only in part is split at the end of the match.
+        ``place`` is the position in the prompt at which ``node`` ends. Return the deepest node
+        whose whole path is a prefix of the prompt, and the position in the prompt at which this
+        node ends. With ``split``, a node that matches the prompt only in part is split at the end
+        of the match.
         """
         index, offset = place
         count = len(prompt)
@@ -77,8 +78,7 @@ class PrefixTree(Generic[N]):
                 break
             edge, length = child.edge, child.length
             if length <= remaining:
-                # Fast path: most edges lie within one segment, which the key identifies, or end
-                # with a segment.
+                # Fast path: most edges lie within one segment, or end at the end of a segment.
                 if len(edge) == 1 and (end := offset + length) <= whole:
                     node, remaining = child, remaining - length
                     index, offset = (index, end) if end < whole else (index + 1, 0)
@@ -125,7 +125,7 @@ class PrefixTree(Generic[N]):
     def split(self, node: N, tokens: int) -> N:
         """Split the edge above ``node`` after ``tokens`` tokens; return the new upper node.
 
-        The existing object ``node`` becomes the lower of the two nodes.
+        The object ``node`` remains as the child of the new node.
         """
         upper_edge, lower_edge = _cut(node.edge, node.start + tokens)
         parent = node.parent
@@ -162,7 +162,7 @@ class PrefixTree(Generic[N]):
 def path(node: Node) -> Prompt:
     """Return the prefix that ends at ``node``, as a prompt."""
     segments: list[Segment] = []
-    # If ``goes_on`` is true, the child's edge also contains the last segment of this node's edge.
+    # ``goes_on`` is true if the last segment of this edge continues in the edge below.
     goes_on = False
     while (parent := node.parent) is not None:
         edge = node.edge
@@ -225,7 +225,7 @@ def _stretch(prompt: Prompt, place: Place, tokens: int) -> Edge:
 
 
 def _cut(edge: Edge, upto: int) -> tuple[Edge, Edge]:
-    """Split an edge ``upto`` tokens after the start of its first segment."""
+    """Split an edge at ``upto``, a number of tokens from the start of its first segment."""
     for position, (key, end) in enumerate(edge):
         if upto < end:
             return (*edge[:position], Segment(key, upto)), edge[position:]

@@ -35,7 +35,7 @@ ALIKE = 0.85
 def schedulers_in(
     path: Path, named_by: str, base: type[LocalScheduler] | type[Router]
 ) -> dict[str, str]:
-    """Return ``module:class`` of a file's subclasses of ``base`` by name, ready to import.
+    """Map the names of a file's schedulers (subclasses of ``base``) to ``module:class``.
 
     Raises UsageError for a file without a usable class, for a misspelt hook and for a hook with
     wrong parameters.
@@ -156,20 +156,20 @@ def _with_plugins(group: str) -> Mapping[str, str]:
     own = [(name, point.value) for name, point in registered(group).items()]
     for path in user_files():
         if not any(schedulers_in(path, VARIABLE, kind) for kind in (LocalScheduler, Router)):
-            raise UsageError(f"{VARIABLE}: {path} has no class of a LocalScheduler or Router")
+            raise UsageError(f"{VARIABLE}: {path} has no subclass of LocalScheduler or Router")
         own += schedulers_in(path, VARIABLE, base).items()
     for name, value in own:
         # `--set NAME.PARAM` would be ambiguous if a router and a local scheduler had the same name.
         if name in found or name in LOCALS or name in ROUTERS:
             raise UsageError(
-                f"two schedulers have the name {name!r}, one of them {value}; rename this scheduler"
+                f"the name {name!r} of the scheduler {value} is already in use; rename it"
             )
         found[name] = value
     return found
 
 
 def split_pair(scheduler: str) -> tuple[str, str]:
-    """Return the router and the local scheduler of a pair's name or of ``router+local``.
+    """Split ``router+local``, or the name of a pair, into the router and the local scheduler.
 
     Raises UsageError if the name is not registered.
     """
@@ -204,7 +204,7 @@ def router_class(name: str) -> type[Router]:
 
 
 def params_owner(router: str) -> str:
-    """Return the name before ``.`` in the settings of a router, usually the router's name."""
+    """Return NAME in a router's settings ``NAME.PARAM``, which is usually the router's name."""
     return PARAMS_OF.get(router, router)
 
 

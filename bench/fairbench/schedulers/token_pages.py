@@ -18,14 +18,13 @@ def segments_of(token_ids: Sequence[int]) -> Prompt:
     """Return a prompt as pages of token ids; later pages have more tokens than earlier pages.
 
     Pages have 8 tokens up to token 256 of the prompt, 16 tokens up to token 512, 32 tokens up to
-    token 1,024, and so on. A match ends at the border of a page, so a match loses at most a
-    sixteenth of its length, or 7 tokens. The conversion is fastest for an ``array("I")`` of ids.
+    token 1,024, and so on. A match of two prompts ends at the border of a page, so it loses at most
+    7 tokens or a sixteenth of its length. An ``array("I")`` of ids is converted fastest.
 
     A page's name contains its tokens (4 bytes each), so names must not be logged. Because names are
     not hashes, different pages never have equal names. If the last page of a prompt is incomplete,
     it matches only an equal last page. To get a prefix that ends inside a page, call ``truncate``
-    on the prompt of the whole text. Raises OverflowError for an id that is negative or has more
-    than 32 bits.
+    on the converted text. Raises OverflowError for an id that is negative or has more than 32 bits.
     """
     # The text has one character for each byte of the token ids.
     if not (isinstance(token_ids, array) and token_ids.typecode == "I"):
@@ -49,6 +48,6 @@ def narrow(ids: Sequence[int]) -> Sequence[int]:
 
 
 def prompt_apart(ids: Sequence[int], apart: Hashable) -> Prompt:
-    """Return the prompt of ``ids``; only prompts with an equal ``apart`` can share its prefix."""
+    """Convert ids to a prompt that shares prefixes only with prompts of an equal ``apart``."""
     prompt = segments_of(narrow(ids))
     return prompt if apart is None else (Segment(repr(apart), 0), *prompt)

@@ -39,7 +39,7 @@ class Scan(Protocol):
 
 
 class Running(NamedTuple):
-    """A request of the running batch, and the memory that it uses.
+    """A running request, with its output tokens and its KV memory in tokens.
 
     ``held_tokens`` is the context length of the request, including a shared prefix.
     ``reserved_tokens`` is the KV memory in tokens that the engine reserves for the request's future
@@ -53,7 +53,7 @@ class Running(NamedTuple):
 
 
 class ClientLoad(NamedTuple):
-    """A client load adds up a client's running requests; ``decode_steps`` counts output tokens."""
+    """The totals of a client's running requests; ``decode_steps`` counts output tokens."""
 
     requests: int
     held_tokens: int
@@ -92,9 +92,9 @@ class RunningView(Protocol):
 class WaitingView(Protocol):
     """A scheduler's view of the waiting queue of its host.
 
-    The view contains no admitted request, and a scan offers none, even if the scan was created
-    before the admission. A retracted request joins the queue at its tail. A preempted request joins
-    the queue after the pass.
+    The view contains no admitted request. A ``Scan`` skips requests that are admitted after its
+    creation. A retracted request joins the queue at its tail. A preempted request joins the queue
+    after the pass.
     """
 
     @property
@@ -265,7 +265,7 @@ class ListScan:
         raise StopIteration
 
     def rest(self) -> list[Request]:
-        """Return all requests of a new scan in a list, which is faster than iteration."""
+        """Return all requests of a new scan as a list, which is faster than iteration."""
         return list(filter(self._waiting.__contains__, self._order))
 
     def skip(self, client: str) -> None:
@@ -364,8 +364,8 @@ class ListView:
 class QueueView:
     """A WaitingView in order of arrival, for a queue without a prefix cache or a running batch.
 
-    ``elsewhere`` contains the clients with requests that wait at other routers. VTC counts these
-    clients as waiting when it lifts counters.
+    ``elsewhere`` contains the clients that wait at other routers; VTC counts them as waiting when
+    it lifts counters.
     """
 
     def __init__(self, running: RunningView | None = None) -> None:

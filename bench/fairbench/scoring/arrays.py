@@ -56,7 +56,7 @@ def arrays_of(
         client: Name of the client that all requests get if the file names no clients.
         part: The number of the file, so that programs of different files stay distinct.
         mended: The counter of corrected requests, which the function increases.
-        per_client: Whether sessions of two clients with equal numbers are different programs.
+        per_client: Whether a session number that two clients use denotes two programs.
     """
     columns, length = requests.columns, len(requests)
     made: dict[str, Any] = {field: getattr(requests, field) for field in TOKENS}
@@ -324,7 +324,7 @@ def _check_values(made: Mapping[str, Any], columns: FileColumns) -> None:
 
 
 def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
-    """Return, for each message about an impossible value, a mask of the affected requests."""
+    """Return a mask of the affected requests for each message about an impossible value."""
     start, first, last = made["start"], made["first"], made["last"]
     ended = ~np.isnan(last)
     found: dict[str, Flags] = {

@@ -37,7 +37,7 @@ from fairbench.scoring.states import SIGNS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
-    """Request records as tables, with client names and facts about the records.
+    """Request records from files: tables, client names, and the following properties.
 
     - ``last_token_s`` is the time of each request's last token in seconds, or NaN if unknown.
     - ``knows_admission`` is True if every answered request has an admission time.
@@ -90,7 +90,7 @@ def read_scored(
     Args:
         paths: The files.
         layout: The name of the files' format, one of ``LAYOUTS``, or None to detect the format.
-        names: Names of columns by field, for columns that are not recognised.
+        names: The column name of each field whose column is not recognised.
         line: The number of the line with the column names, from 1, or None to detect the line.
         unit_s: The unit of times, such as 0.001 for ms; None means the file's stated unit, or 1 s.
         registered: Clients that exist even if they sent no request. Registered clients come first,
@@ -172,8 +172,8 @@ def _check_at_once(columns: FileColumns) -> None:
     if number_of(run.get("request_rate")) != inf or run.get("max_concurrency") is not None:
         raise DataError(
             f"{columns.file}: has no start times (sglang.bench_serving does not record them). "
-            "Without start times, only a run at request_rate inf without max_concurrency can be "
-            "scored; name a column of start times with --map start=NAME"
+            "Without start times, request_rate must be inf and max_concurrency must not be set. "
+            "To score another run, name a column of start times with --map start=NAME"
         )
 
 
@@ -330,8 +330,8 @@ def read_answers(path: Path) -> tuple[Floats, Floats, Floats, Floats, Floats]:
     known = (output > 1) & (last > first) & (prompt > 0)
     if not known.any():
         raise DataError(
-            f"{path}: no request has a time to first token, a later end and token counts; "
-            "run the benchmark with streaming, and save the results of each request"
+            f"{path}: no request has a time to first token, an end after the first token, and "
+            "token counts; run the benchmark with streaming, and save each request's results"
         )
     new = np.maximum(1.0, prompt - np.nan_to_num(rows["cached_tokens"]))
     return first[known], last[known], prompt[known], new[known], output[known]

@@ -16,7 +16,7 @@ from fairbench.records.column_names import plain
 from fairbench.records.log_reader import ColumnValues, FileColumns
 
 UNSAID = -1  # The record does not state how the request ended.
-UNKNOWN = -2  # The word for the end of the request in the record is unknown.
+UNKNOWN = -2  # The record describes the end of the request by an unknown word.
 FAILED = 3  # The request ended early; metrics count the request as refused.
 FINISHED_WORD, FAILED_WORD = "finished", "failed"
 
@@ -38,11 +38,11 @@ _STATES = {word: state for state, words in WORDS.items() for word in words}
 
 
 def states_of(values: Iterable[Any], columns: FileColumns, unknown: Counter[str]) -> Any:
-    """Convert each value to a state; an empty value or an unknown word becomes ``UNSAID``.
+    """Convert each value to a state, or to ``UNSAID`` if it is empty or an unknown word.
 
-    Numbers are HTTP status codes, even in texts such as ``HTTP 200`` and ``200 OK``. Codes 2xx mean
-    finished, codes 4xx mean refused, and other codes from 100 to 599 mean failed. ``unknown``
-    counts unknown words. A list or an object raises a DataError that names the request.
+    Numbers, even in texts such as ``200 OK``, are read as HTTP status codes: 2xx means finished,
+    4xx means refused, and other codes from 100 to 599 mean failed. ``unknown`` counts each unknown
+    word. A list or an object raises a DataError that names the request.
     """
     known: dict[tuple[type, Any], int] = {}
     found = []
@@ -93,7 +93,7 @@ def errors_of(values: Iterable[Any]) -> Any:
 
 
 def is_error(value: Any) -> bool:
-    """Return whether a value in a column of errors reports an error."""
+    """Return whether an error column's value, such as a message, means that the request failed."""
     if isinstance(value, list | dict):
         return bool(value)
     if isinstance(value, str):
@@ -142,7 +142,7 @@ SIGNS: Mapping[str, Callable[[Any], Any]] = {
     ),
     **dict.fromkeys(("success", "succeeded", "successful", "issuccess", "ok"), _switch),
 }
-"""Functions that convert a column's value to a request's state; columns of failures come first."""
+"""Functions that convert values to states, by column name; earlier columns take precedence."""
 
 
 def signed(columns: Sequence[ColumnValues]) -> list[Any] | None:

@@ -60,7 +60,7 @@ def scored_summary(
         window: The period of time for which metrics are computed.
         misbehaving: Names of the heavy clients.
         weights: Weights by name of a client or tenant; the default weight is 1.
-        goodput: Latency targets by LATENCY or CLIENT.LATENCY.
+        goodput: Latency targets with keys LATENCY or CLIENT.LATENCY.
         latency: The latency to report: "program" for whole programs, "ttft" for first tokens.
         percentiles: Percentiles that replace the default percentiles; () keeps the defaults.
     """
@@ -76,7 +76,7 @@ def scored_summary(
     targets = named_targets(goodput or {}, scored.clients)
     if any(one.of_alone for one in targets.values()):
         raise UsageError(
-            "--goodput: a target in x (a multiple of the latency on an idle replica) needs a "
+            "--goodput: a target such as 3x (3 times the latency on an idle replica) needs a "
             "timing profile; give a time, such as 500ms"
         )
     facts = records.Facts(
@@ -122,8 +122,8 @@ def scored_summary(
 
 
 # The window ends with the last arrival if arrivals span more than 10% of the records' time. The
-# window ends later if a client arrived so late that it was first served after the last arrival,
-# because the service of this client would lie outside the window.
+# window ends later if a client is served only after the last arrival, because the window must
+# contain service of every client.
 LEAST_SHARE = 0.1
 
 ASKED = "as requested"
@@ -181,7 +181,7 @@ def scored_window(
 
 
 def _came_too_late(requests: records.Requests, last_s: float, least_s: float) -> bool:
-    """Return whether a client arrived so late that it was first served after the last arrival.
+    """Return whether some client was first served only after the last arrival of any request.
 
     Only clients that arrive within ``least_s`` seconds before the last arrival ``last_s`` are
     considered. Requests must be sorted by arrival.

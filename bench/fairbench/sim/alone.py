@@ -1,8 +1,9 @@
 """Simulations of each client alone on its part of the cluster, as a reference for shared runs.
 
 A client's part is 1/n of the speed and of the KV pool of every replica, where n is the sum of all
-weights divided by the client's weight. Every replica is divided, so that requests are routed as in
-the whole cluster. To reduce the speed to 1/n, each iteration takes n times its usual time.
+weights divided by the client's weight. The number of replicas stays the same, so that requests are
+routed as in the whole cluster. An iteration takes n times its usual time, which reduces the speed
+to 1/n.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from fairbench.sim.run import Simulation
 from fairbench.workloads.datasets import Source
 from fairbench.workloads.plan import ClientPlan, last_arrival_s
 
-# A client alone is simulated with LPM as the local scheduler, once with each router, and the better
-# result is used. Some workloads need cache locality (Preble E2), and some need load balance.
+# Each client is simulated alone with LPM, once with each router, and the better result is used.
+# Preble E2 suits workloads that need cache locality, and round robin suits other workloads.
 LOCAL = "lpm"
 ROUTERS = ("round-robin", "preble-e2")
 
@@ -33,7 +34,7 @@ ROUTERS = ("round-robin", "preble-e2")
 def simulate_alone(
     spec: ExperimentSpec, interrupted: Callable[[], bool] = lambda: False
 ) -> list[dict[str, Any]]:
-    """Return a row for each well-behaved client with its latency alone on 1/n of the cluster.
+    """Simulate each well-behaved client alone on its part of the cluster; return its latencies.
 
     - ``client`` is the name of the client.
     - ``latency_n`` is the number of latencies that were measured.
@@ -63,7 +64,6 @@ def _specs(spec: ExperimentSpec, parts: float) -> list[ExperimentSpec]:
     engine = CONTRACTS[spec.engine or DEFAULT_ENGINE](spec.settings, load_profile(spec.gpu))
     settings = {**spec.settings, **engine.with_pool(int(engine.pool_tokens // parts))}
     if (policy := f"{ADMISSION}.policy") in settings:
-        # A client is simulated alone without admission control.
         settings[policy] = OFF
     is_modelled = spec.engine_code is None or evicts_inside(spec.eviction, spec.engine)
     own = {

@@ -35,7 +35,7 @@ Start: TypeAlias = Callable[[Job, Callable[[], None]], None]
 class InFlightLimit:
     """A limit on the number of a client's programs that run at a time.
 
-    Further programs wait, and start in the order of their arrival.
+    Programs that arrive at the limit wait, and start in the order of their arrival.
     """
 
     def __init__(self, most: int, start: Start) -> None:
@@ -69,7 +69,7 @@ class InFlightLimit:
 
 
 class Reacting(InFlightLimit):
-    """A client that runs one program at a time until its ``reaction`` starts more programs."""
+    """A client that runs one program at a time until its ``reaction`` starts waiting programs."""
 
     def __init__(self, reaction: Reaction, start: Start) -> None:
         super().__init__(1, start)
@@ -86,9 +86,9 @@ class Reacting(InFlightLimit):
 class Deadlines:
     """The deadlines of requests, which follow from clients' latency targets.
 
-    A target may be a multiple of the request's latency on an idle replica. For such a target, a
-    deadline assumes an output of ``max_new_tokens`` tokens, because the true output length is
-    unknown in advance. Metrics use the true output length.
+    If a target is a multiple of the request's latency on an idle replica, the deadline assumes an
+    output of ``max_new_tokens`` tokens, because the true output length is unknown in advance.
+    Metrics use the true output length.
     """
 
     def __init__(self, plans: Iterable[ClientPlan], costs: RequestCosts | None) -> None:
@@ -195,8 +195,8 @@ class Cluster:
             number: The client's position in the list of clients, from 0.
             programs: Pairs of a time of arrival, in seconds, and a program, in order of time.
             in_flight: Maximum number of programs that run at a time, or None.
-            reaction: Function that reacts to the end of each request of the client, or None. With a
-                reaction, ``in_flight`` has no effect.
+            reaction: Function that reacts to the end of each request of the client, or None. If
+                ``reaction`` is given, ``in_flight`` is ignored.
         """
         self.arrivals_open += 1
         start: Callable[[Job], None] = self._start
@@ -265,7 +265,7 @@ class Cluster:
             if self._deadlines is not None:
                 due = self._deadlines.due(program.client, now_s, tokens, max_new)
             calls_left = started.demand.requests - started.requests
-            # Arguments by position avoid a dictionary of keywords for each request.
+            # Positional arguments are faster than keyword arguments.
             request = Request(
                 self._requests, program.client, program.program_id, depth, prompt, tokens, max_new,
                 now_s, due.end_s, 0, calls_left, due.first_token_s, False, due.token_every_s,
@@ -384,8 +384,8 @@ class Cluster:
     def least_computed(self, capacity: int) -> int | None:
         """Return how many prompt tokens must be computed with a cache of ``capacity`` tokens.
 
-        Requests have the same order as in the run, and evictions follow Belady's optimal rule.
-        Return None if all distinct prefixes fit into the cache.
+        Prompts use the cache in the order of the run, and tokens are evicted by Belady's optimal
+        rule. Return None if the cache can hold all distinct prefixes.
         """
         if self._prefixes.tokens <= capacity:
             return None

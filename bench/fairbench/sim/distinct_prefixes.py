@@ -15,22 +15,22 @@ from fairbench.metrics.belady import PrefixUses
 Answers: TypeAlias = dict[str, tuple[int, int, int, int, Prompt]]
 """The outputs that a program has received, by key.
 
-The first three fields are the tree node before the output, the number of this node's tokens that
-precede the output, and the output's length in tokens. The last two fields are the prompt's number
-and the prompt; an empty prompt means that the prompt was dropped to save memory.
+The fields of an output are the last tree node of its prompt, the number of this node's tokens in
+the prompt, the output's length in tokens, the prompt's number and the prompt. The prompt is empty
+if it was dropped to save memory.
 """
-# number of segments beyond which a prompt is dropped once a later prompt has extended its output
+# If a prompt has more segments than ``LONG``, the earlier prompt that it extends is dropped.
 LONG = 64
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class DistinctPrefixes:
-    """The distinct prefixes of a run's prompts, as in a cluster-wide cache without eviction.
+    """The distinct prefixes of all prompts of a run, as a tree.
 
-    The prefixes form a tree with one node per distinct segment of a prefix. A node is identified by
-    its key, its parent's number, and the number of the parent's tokens before the node. Memory is
-    linear in the numbers of distinct prefixes and prompts. An output is added to the tree when a
-    later prompt contains it.
+    The tree has one node per distinct segment of a prefix. A node is identified by its segment's
+    key, its parent, and the number of the parent's tokens after which it begins. Memory is linear
+    in the numbers of distinct prefixes and prompts. An output is added to the tree when a later
+    prompt contains it.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class DistinctPrefixes:
         # ``_ends`` holds each prompt's last node, and the number of this node's tokens in the
         # prompt.
         self._ends = array("q")
-        # ``_made`` maps a node with an output to the output's length and the number of its prompt.
+        # ``_made`` maps a node that holds an output to the output's length and its prompt's index.
         self._made: dict[int, tuple[int, int]] = {}
 
     def add(self, prompt: Prompt, answer: Segment, answers: Answers) -> int:
@@ -91,7 +91,7 @@ class DistinctPrefixes:
         return sum(self._lengths)
 
     def uses(self, used_ps: Ints, finished_ps: Ints) -> PrefixUses:
-        """Return the path of each prompt, with the times at which the prompt was used and finished.
+        """Return each prompt's path in the tree, with the times of the prompt's use and end.
 
         ``used_ps`` and ``finished_ps`` have the shape (n_prompts,), in the order of the prompts.
         """

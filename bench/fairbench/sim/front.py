@@ -66,7 +66,7 @@ def setup_of(
 
     Args:
         spec: The experiment to simulate.
-        plans: The clients of the run.
+        plans: The plans of the run's clients.
         profile: The timing profile of a replica.
         pool_tokens: KV pool of a replica, in tokens.
     """
@@ -176,6 +176,6 @@ def refuse_stall(cluster: Cluster) -> None:
         if count := worker.queued_count:
             raise RunFailed(
                 f"local scheduler {worker.scheduler.name}: stopped offering requests; {count:,} "
-                f"still wait{'s' if count == 1 else ''} after {cluster.now_s:,.0f} s, although "
-                "nothing runs or arrives any more"
+                f"request{' still waits' if count == 1 else 's still wait'} after "
+                f"{cluster.now_s:,.0f} s, although no request runs or arrives any more"
             )

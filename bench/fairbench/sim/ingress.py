@@ -1,4 +1,4 @@
-"""The hosts of the queues in front of a simulated cluster with one or several routers."""
+"""The queues in front of a simulated cluster, with one or several routers."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from fairbench.schedulers.peers import (
 )
 from fairbench.streams import stream
 
-# the sort key by which a queue is called before the workers that are due at the same time
+# sort key with which a queue decides before workers that decide at the same time
 BEFORE_WORKERS = -1
 
 
 class Ingress(QueueHost[Sequence]):
-    """The host of a ``queue`` in which requests wait for a worker.
+    """The simulator's side of a ``queue`` in which requests wait for a worker.
 
-    The host calls the queue when a request arrives or ends, and when a worker has decided on its
-    next step. If iterations end at the same time, the host calls the queue after these ends. The
-    host never calls the queue during an admission pass. The queue receives arrivals and ends of
-    requests in the order of their occurrence.
+    The queue may release requests when a request arrives or ends, and when a worker has decided on
+    its next step, but never during an admission pass. If several iterations end at the same time,
+    the queue releases requests after all of them. The queue learns of arrivals and ends of requests
+    in the order in which they happen.
     """
 
     def __init__(self, clock: Clock, workers: Many[Replica], queue: HoldsRequests) -> None:
@@ -49,17 +49,17 @@ class Ingress(QueueHost[Sequence]):
         self._workers = workers
         # ``_events`` holds events that were not reported to the queue yet.
         self._events: list[Callable[[], None]] = []
-        # ``_due_ps`` is the time (ps) of the next call of the queue.
+        # ``_due_ps`` is the time (ps) of the next call of ``_release``, or None.
         self._due_ps: int | None = None
         self.before_call: Callable[[], None] | None = None
-        # ``turn`` returns the sort key that orders the calls of several queues at the same time.
+        # ``turn`` returns the sort key of the next call; at equal times, lower keys go first.
         self.turn: Callable[[], int] = lambda: BEFORE_WORKERS
         for worker in workers:
             worker.on_pass = self.soon
 
     @classmethod
     def of_router(cls, clock: Clock, router: Router, workers: Many[Replica]) -> Self:
-        """Return the host of a queue for a router that itself may queue requests."""
+        """Return an ``Ingress`` for a router that queues requests itself."""
         return cls(clock, workers, arrival_queue(router))
 
     def enter(self, sequence: Sequence) -> None:
@@ -80,7 +80,7 @@ class Ingress(QueueHost[Sequence]):
         return iter(self.held.values())
 
     def soon(self) -> None:
-        """Call the queue at the current time, after the events that are already due."""
+        """Schedule ``_release`` at the current time, after the events that are already due."""
         if self.held or self._events:
             self._call_at(self._clock.now_ps)
 
@@ -122,7 +122,7 @@ class Ingress(QueueHost[Sequence]):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A router that exchanges sums of charges with other routers; ``recheck`` retries its queue."""
+    """A router that exchanges sums of charges; ``recheck`` tries to send queued requests again."""
 
     parts: Many[Exchanges]
     recheck: Callable[[], None]
@@ -178,7 +178,7 @@ class SumLedger:
         self._peers = peers
 
     def update(self, number: int) -> None:
-        """Give router ``number``, which decides next, all other routers' sums of charges."""
+        """Report all other routers' sums of charges to router ``number``, which decides next."""
         now_s = self._clock.now_ps / PS_PER_S
         for origin, other in enumerate(self._peers):
             if origin != number:
@@ -189,7 +189,7 @@ class SumLedger:
 class Unheard:
     """The largest sum of charges to a client, in tokens, that a router has not yet received.
 
-    Except for refunds, this sum only grows until the router receives a message, so the sum is
+    Unknown charges only grow (except for refunds) until the router receives a message, so they are
     measured just before each message.
     """
 
@@ -265,7 +265,7 @@ class SplitRouter(Router):
 Arrives = Callable[[Request], int]
 """A function that returns the number of the router at which a request arrives.
 
-The simulator calls the function once per request, in order of arrival.
+The simulator calls an ``Arrives`` function once per request, in order of arrival.
 """
 
 
@@ -287,17 +287,17 @@ def arrival_routers(params: RoutersParams, number: int, clients: Many[str], seed
 
 
 def _drawn(rng: Random, bounds: Many[float]) -> int:
-    """Draw the index of one of the intervals of [0, 1] whose upper ends are ``bounds``."""
+    """Draw an index at random; ``bounds`` are the indices' cumulative probabilities."""
     drawn = rng.random()
     return next((at for at, bound in enumerate(bounds) if drawn < bound), len(bounds) - 1)
 
 
 class RouterIngresses:
-    """The queues of several routers, which decide in random order at equal times.
+    """The queues of several routers; queues that act at the same time do so in random order.
 
-    If the order were fixed, the first router would always take the capacity that all routers see.
-    With a ledger of all charges, a request enters its queue ``asking_ps`` picoseconds after its
-    arrival, when the ledger has answered.
+    In a fixed order, the first router would always take the free capacity that all routers see.
+    With ``form=ledger``, a request enters its router's queue ``asking_ps`` picoseconds after its
+    arrival, when the ledger of charges has answered.
     """
 
     def __init__(
@@ -318,7 +318,7 @@ class RouterIngresses:
         self.gossip: Gossip | None = None
         self._asking: dict[Request, Sequence] = {}
         for ingress in ingresses:
-            # A queue has a negative key, so that it is called before the workers at equal times.
+            # The negative key lets a queue decide before workers that decide at the same time.
             ingress.turn = lambda: -rng.randrange(1, 2**20)
         for worker in workers:
             worker.on_pass = self._passed

@@ -48,7 +48,7 @@ class Join:
 
 
 class _Task:
-    """A running coroutine, as a class because a recursive closure would be a reference cycle."""
+    """A running coroutine (a class, because a recursive closure would be a reference cycle)."""
 
     __slots__ = ("_done", "_program")
 
@@ -114,5 +114,5 @@ class SimLLM:
 
 
 def output_segment(program_id: int, name: str, tokens: int) -> Segment:
-    """Return the output segment of a call, whose key does not depend on the order of calls."""
+    """Return the segment of a call's output; its key does not depend on the order of calls."""
     return new_tuple(Segment, (f"{program_id}/{name}", tokens))

@@ -37,11 +37,11 @@ MAX_WORKER = 2**20
 
 @contextmanager
 def spooled(logs: Mapping[str, IntegerTable], folder: Path) -> Iterator[None]:
-    """Store the rows of empty logs in files in ``folder`` during the ``with`` block.
+    """Store the rows that the logs get during the ``with`` block in files in ``folder``.
 
     When a block of any log is full, the current blocks of all logs are written, so that all files
-    end at the same simulated time. At the end of the ``with`` block, every row is on disk, even
-    after an interruption. Raises RunFailed if a file cannot be written.
+    end at the same simulated time. At the end of the block, every row is on disk, even
+    after an interruption. The logs must be empty. Raises RunFailed if a file cannot be written.
     """
 
     def file_blocks() -> None:
@@ -60,8 +60,8 @@ def spooled(logs: Mapping[str, IntegerTable], folder: Path) -> Iterator[None]:
 def restore(logs: Mapping[str, IntegerTable], folder: Path, clients: int) -> None:
     """Fill empty logs from the ``folder`` of a simulation that may have been killed.
 
-    All logs get the same number of blocks, because blocks of all logs are written together. Raises
-    DataError if a file cannot be read.
+    The blocks of all logs are written together; a block that is missing in a file is ignored.
+    Raises DataError if a file cannot be read.
     """
     found = {name: _batches(_path(folder, name)) for name in logs}
     for filed in zip(*found.values(), strict=False):
@@ -77,7 +77,7 @@ def _rows(batch: pa.RecordBatch, log: IntegerTable, where: str, clients: int) ->
     import pyarrow as pa
 
     if not batch.schema.equals(_schema(log.names)):
-        raise DataError(f"{where}: the file is damaged: its columns differ from those of the log")
+        raise DataError(f"{where}: the file is damaged: its columns are not the expected columns")
     try:
         batch.validate(full=True)
     except pa.ArrowException:
@@ -204,11 +204,10 @@ def _batches(path: Path) -> list[pa.RecordBatch]:
 
 
 def _lacks_head(data: mmap.mmap) -> bool:
-    """Return whether a stream was cut off before the end of its column description.
+    """Return whether an Arrow stream ends inside its header, which contains the schema.
 
-    A stream begins with a mark, the length of the column description, and the description (Arrow
-    columnar format, "IPC streaming format"). Return False for data without the mark, because Arrow
-    reports this error.
+    The header is four bytes 0xFF, the length of a schema, and the schema (Arrow columnar format,
+    "IPC streaming format"). Return False for other data, which Arrow itself rejects.
     """
     length = int.from_bytes(data[4:8], "little") if len(data) >= 8 else 0
     return b"\xff\xff\xff\xff".startswith(data[:4]) and len(data) < 8 + max(1, length)
@@ -232,9 +231,9 @@ AT_ONCE = 16
 def filed_service(log: IntegerTable, blocks: FileBlocks) -> FiledService:
     """Sort the rows of a service log by start and worker, and return them in new files.
 
-    The rows in ``blocks`` are sorted by end time, so they are nearly sorted by start time. A row is
-    written as soon as every unread row starts later; until then, the row stays in memory. The new
-    files are in the folder of ``blocks``.
+    The rows in ``blocks`` are sorted by end time, so they are nearly sorted by start time. A row
+    stays in memory until all rows that are not read yet start later than this row. The new files
+    are in the folder of ``blocks``.
     """
     start = log.names.index("start_ps")
     least = np.array([rows[:, start].min(initial=2**62) for rows in blocks.groups(AT_ONCE)])
@@ -265,7 +264,7 @@ def _column(rows: NDArray[np.int64], names: tuple[str, ...], name: str) -> NDArr
 
 
 class Logs(NamedTuple):
-    """The logs of a simulation, whose files are named like the fields."""
+    """The logs of a simulation; the fields' names are also the names of the logs' files."""
 
     requests: IntegerTable
     programs: IntegerTable

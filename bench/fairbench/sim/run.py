@@ -92,7 +92,7 @@ class SimulationProgress:
 def progress_of(
     cluster: Cluster, spec: ExperimentSpec, *, measuring: bool = False
 ) -> SimulationProgress:
-    """Return the progress of a cluster that simulates the experiment."""
+    """Return how far a simulation has progressed."""
     total = sum(cluster.service) or 1
     done = len(cluster.program_log)
     return SimulationProgress(
@@ -134,7 +134,7 @@ def hit_rates_alone(
 
     Args:
         spec: The experiment in which all clients share the cluster.
-        plans: The clients that share the cluster.
+        plans: The plans of the clients that share the cluster.
         pool_tokens: The KV pool of a replica, in tokens.
         with_pool: Function that returns the engine settings for a given KV pool in tokens.
         run: Function that simulates one client.
@@ -161,9 +161,9 @@ EVENTS_AT_ONCE = 64
 def no_collector() -> Iterator[None]:
     """Turn off Python's garbage collector in the ``with`` block; this saves a third of the time.
 
-    Objects that exist before the block are frozen with ``gc.freeze``, so that an explicit
-    collection examines only objects of the block. A collection that examines all imported objects
-    takes longer than the simulation of a few hundred requests.
+    Objects that exist before the block are frozen with ``gc.freeze``, so that ``gc.collect``
+    examines only objects of the block. To examine all imported objects would take longer than to
+    simulate a few hundred requests.
     """
     was_on, sets_aside = gc.isenabled(), not gc.get_freeze_count()
     gc.disable()
@@ -192,8 +192,8 @@ def simulate(
         folder: Folder in which records are stored during the run (see ``recover``), or None to keep
             the records in memory.
         on_progress: Function that receives the progress of the run, or None.
-        interrupted: Function that ends the run by returning true, or None. The result of an
-            interrupted run ends at the interruption, and its ``complete`` is False.
+        interrupted: Function that returns true if the run should stop early, or None. The result of
+            an interrupted run ends at the interruption, and its ``complete`` is False.
 
     Raises UsageError if no request of the workload can ever fit the KV pool, or if the spec needs
     real servers. Raises RunFailed if the folder cannot be written or a user's scheduler fails.
@@ -220,7 +220,7 @@ def simulate(
 
 @contextmanager
 def engine_code(spec: ExperimentSpec) -> Iterator[EngineCode | None]:
-    """Yield the installed engine whose code decides in a run, or None for a simulated engine."""
+    """Yield the installed engine whose code makes the decisions of a run, or None without one."""
     if spec.engine_code is None:
         yield None
         return
@@ -287,8 +287,8 @@ class Simulation:
             engine = spec.engine or DEFAULT_ENGINE
             decode_count = spec.dp - len(parts)
             workers = disaggregated(spec.settings, engine, self.engine, parts, decode_count)
-        # Without disaggregation, ``routed`` must not be a copy of ``workers``, because the cluster
-        # empties this list to free memory.
+        # Without disaggregation, ``routed`` must be the list ``workers`` itself, which the cluster
+        # empties to free memory.
         routed = workers if spec.prefill is None else workers[: len(parts)]
         self.router.prepare(replace(self.setup, fleet=SimFleet(routed)))
         ingress = ingress_of(spec, self.router, self.clock, workers, self.setup)
@@ -309,7 +309,7 @@ class Simulation:
 
     @property
     def logs(self) -> Logs:
-        """The logs of the simulation, by the names of the tables."""
+        """The logs from which the result's tables are made."""
         cluster = self.cluster
         return Logs(cluster.request_log, cluster.program_log, self.log, self.memory_log)
 
@@ -363,7 +363,7 @@ class Simulation:
         )
         audit = self._pin_audit()
         self.cluster.abandon()
-        # An explicit collection frees the KV trees, which take 100 of 670 MiB in an overloaded run.
+        # Garbage collection frees the KV trees, which take 100 of 670 MiB in an overloaded run.
         gc.collect()
         tables: Tables = tables_of(self.cluster.clients, self.logs)
         if complete and tables.all_refused():
@@ -376,7 +376,7 @@ class Simulation:
         return RunResult(requests, programs, service, summary, complete, memory)
 
     def facts(self) -> Facts:
-        """Return the facts that the metrics need in addition to the tables."""
+        """Return the facts about the run that metrics need besides the recorded tables."""
         spec, cluster = self.spec, self.cluster
         bound, reason = cluster_bound(
             *(self.router, cluster.workers[0].scheduler, spec.dp),
@@ -399,7 +399,7 @@ class Simulation:
 
     @property
     def _holder(self) -> str | None:
-        """The name of admission control or memory shares if these can delay requests, or None."""
+        """The feature that can delay requests (admission control or memory shares), or None."""
         if self.admission:
             return "admission control"
         shares = make_params(MEMORY, MemoryParams, self.spec.settings).share
@@ -432,7 +432,7 @@ class Simulation:
         return {} if audit is None else {"pinned_beyond_share": asdict(audit)}
 
     def _hit_alone(self, source: Source | None) -> dict[str, float]:
-        """Return the cache hit rate of each client alone, or {} if memory is not recorded."""
+        """Return each client's cache hit rate in a run alone, or {} if memory is not recorded."""
         if self.memory_log is None:
             return {}
 
@@ -471,7 +471,7 @@ def simulate_tables(
 def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
     """Return an incomplete result from the records of a killed simulation in ``folder``.
 
-    The result ends at the time of the last record. Work that was not recorded is missing. Raises
+    The result covers the time up to the last record, and lacks work that was not recorded. Raises
     DataError if a file cannot be read.
     """
     source = spec.source()

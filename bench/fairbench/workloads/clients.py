@@ -48,13 +48,13 @@ def plan_clients(
     """Plan the clients of a run; an argument of None means the value in the workload file.
 
     A client with twice the usual rate sends twice ``num_programs`` programs. If ``request_rate`` is
-    given, the rates of clients with another kind of program change by the same factor.
+    given, it also scales the rates of clients with another kind of program.
 
     Args:
         spec: The workload.
         scenario: The name of the scenario.
         dp: The number of replicas; rates in the workload file are per replica.
-        gpu: Id of a timing profile; a workload may define a different rate for some profiles.
+        gpu: Id of a timing profile, for which a workload may define its own program rate.
         clients: The number of clients.
         request_rate: Programs/s of each well-behaved client over the whole cluster.
         num_programs: Programs of each well-behaved client; replaces the workload's duration.
@@ -117,7 +117,7 @@ Changed = Iterator[tuple[int, dict[str, Any]]]
 
 
 class _Run(NamedTuple):
-    """The values that all clients of a run share; ``params`` applies to well-behaved clients."""
+    """The values from which the plans of all clients of a run are made."""
 
     spec: WorkloadSpec
     scenario: Scenario
@@ -265,8 +265,8 @@ def client_targets(
 ) -> dict[str, Targets]:
     """Return the latency targets of each client of a run, by client name.
 
-    Targets in ``given`` override the targets of the client's class. Targets of the class override
-    the targets of the workload. Raises UsageError for an unknown name or an invalid target.
+    Targets in ``given`` override the targets of the client's class, which override the targets of
+    the workload. Raises UsageError for an unknown name or an invalid target.
     """
     if not (given or spec.targets or spec.classes):
         return dict.fromkeys(names, NO_TARGETS)

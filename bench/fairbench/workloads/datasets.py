@@ -1,4 +1,4 @@
-"""Real input for programs: token lengths of the records of files and Hugging Face data sets.
+"""Real input for programs: token lengths of records in files and Hugging Face data sets.
 
 Each ``Schema`` describes one layout of records, in local files and on the hub alike.
 ``Schema.read`` returns the texts of a record, or raises ValueError with the name of a wrong field.
@@ -58,7 +58,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A layout of records that give input for programs of one ``kind``.
+    """A layout of data records, from which programs of kind ``kind`` take their input.
 
     A record has this layout if it has all fields in ``marks``. The function ``read`` returns the
     texts of a record, and ``shape`` describes the layout for messages.
@@ -73,19 +73,19 @@ class Schema:
 def schema_of(record: Mapping[str, Any], kind: str) -> Schema | None:
     """Return the first layout that fits a record, or None if no layout fits.
 
-    For programs of kind ``single``, the layouts for this kind are tried first.
+    For programs of kind ``single``, layouts of kind ``single`` are tried before all others.
     """
     known = schemas_for(kind) + list(SCHEMAS) if kind == Single.kind else SCHEMAS
     return next((s for s in known if all(mark in record for mark in s.marks)), None)
 
 
 def nearest_schema(record: Mapping[str, Any], kind: str) -> Schema:
-    """Return the layout for a program kind that shares the most fields with a record."""
+    """Return the layout, among those of ``kind``, with the most fields in common with a record."""
     return max(schemas_for(kind), key=lambda s: sum(mark in record for mark in s.marks))
 
 
 def schemas_for(kind: str) -> list[Schema]:
-    """Return the layouts that provide input for a program kind."""
+    """Return the record layouts from which programs of a kind take their input."""
     return [schema for schema in SCHEMAS if schema.kind == kind]
 
 
@@ -296,14 +296,14 @@ SCHEMAS: tuple[Schema, ...] = (
     ),
     Schema(Single.kind, "{instruction, input, output}", ("instruction",), _instruction),
     Schema(Agent.kind, "{traj: [{role, content}]}", ("traj",), _trajectory),
-    Schema(Judge.kind, "{text} or a text", ("text",), _only("text")),
-    Schema(Single.kind, "a text", ("text",), _only("text")),
+    Schema(Judge.kind, "{text} or a string", ("text",), _only("text")),
+    Schema(Single.kind, "a string", ("text",), _only("text")),
     Schema(Agent.kind, "a text of a ReAct trajectory", ("text",), _react),
 )
 
 
 MERGED = (LongQA.kind, ToolUse.kind)
-"""Program kinds whose equal texts are merged, because data sets repeat a text per question."""
+"""Program kinds whose records are merged if a data set repeats a text for every question."""
 
 NAMED = "; --dataset-map FIELD=NAME names another field of the file"
 
@@ -365,7 +365,7 @@ class Source:
         return self._counter.count(text) if text else 0
 
     def _joined_tokens(self, index: int) -> int:
-        """Return the tokens of joined articles, whose total is closest to ``JUDGE_ARTICLE_TOKENS``.
+        """Join articles to about ``JUDGE_ARTICLE_TOKENS`` tokens; return the number of tokens.
 
         Each joined text begins with a different article, so no two joined texts share a prefix.
         """
@@ -391,7 +391,7 @@ def load_source(
     tokenizer_path: str | None = None,
     names: Mapping[str, str] | None = None,
 ) -> Source:
-    """Load the real input of a program kind from a local file or ``hf:OWNER/NAME``.
+    """Load the data set ``dataset_path`` (a file or ``hf:OWNER/NAME``) for a program kind.
 
     ``names`` maps fields of the layout to the field names in the file. Raises UsageError for a
     missing tokenizer or package, and for an unknown field. Raises DataError (file, line, field) for
@@ -424,7 +424,7 @@ def _texts_of_records(
         try:
             table = {"text": record} if isinstance(record, str) else record
             if not isinstance(table, dict):
-                raise ValueError("the record must be a JSON object or a text")
+                raise ValueError("the record must be a JSON object or a string")
             table = renamed(table, names)
             schema = schema or _fitting(table, kind)
             missing = [mark for mark in schema.marks if mark not in table]
@@ -438,7 +438,7 @@ def _texts_of_records(
 def _fitting(record: dict[str, Any], kind: str) -> Schema:
     """Return the layout of the first record. Raises ValueError if no layout of ``kind`` fits."""
     schema = schema_of(record, kind)
-    # A record with a single text fits several program kinds, so the run's kind decides.
+    # A record that is only a text fits several program kinds, so ``kind`` decides.
     if list(record) == ["text"]:
         schema = next((s for s in schemas_for(kind) if s.marks == ("text",)), schema)
     if schema is not None and schema.kind == kind:
@@ -447,8 +447,8 @@ def _fitting(record: dict[str, Any], kind: str) -> Schema:
     if schema is not None:
         other = ", as --workload prompts does" if schema.kind == Single.kind else ""
         raise ValueError(
-            f"records of {schema.shape} are for programs of kind {schema.kind}{other}, but this "
-            f"workload runs kind {kind}, which reads {wanted}{NAMED if kind == Single.kind else ''}"
+            f"the records ({schema.shape}) are for programs of kind {schema.kind}{other}, but this "
+            f"workload runs kind {kind}, which needs {wanted}{NAMED if kind == Single.kind else ''}"
         )
     marks = nearest_schema(record, kind).marks
     missing = next(mark for mark in marks if mark not in record)
@@ -466,7 +466,7 @@ def _file_records(path: str) -> Iterator[tuple[str, Any]]:
             yield from ((f"record {number}", one) for number, one in enumerate(listed, start=1))
             return
         if not isinstance(listed, dict):
-            raise DataError(f"{shown}: must be a JSON list of records, or an object of records")
+            raise DataError(f"{shown}: must be a JSON list or object whose entries are records")
         yield from ((f"entry {name!r}", record) for name, record in listed.items())
     elif plain.endswith(".parquet"):
         for number, row in enumerate(read_parquet(Path(path)).to_pylist(), start=1):
@@ -482,7 +482,7 @@ def _file_records(path: str) -> Iterator[tuple[str, Any]]:
 HUB_PREFIX = "hf:"
 INSTALL = 'pip install ".[hub]"'
 
-# Each known data set on the Hugging Face hub has a configuration and a split that are read.
+# The configuration and the split to read from each known data set on the Hugging Face hub.
 HUB_DATASETS: dict[str, tuple[str | None, str]] = {
     "bigai-nlco/LooGLE": ("longdep_qa", "test"),
     "openai/gsm8k": ("main", "train"),

@@ -1,4 +1,4 @@
-"""Disguises of heavy clients (changed calls), and reactions to the ends of their requests.
+"""Strategies of heavy clients: disguised programs, and reactions to the end of a request.
 
 A disguise keeps a program's useful text and number of calls. A disguised client is compared with
 its honest twin, which sends the programs without the disguise. A reaction uses only facts that a
@@ -21,11 +21,11 @@ KEEP_ALIVE_S = 60.0  # A disguised program pauses for this many seconds, then re
 
 @dataclass(frozen=True, slots=True)
 class Disguise:
-    """The changes to a heavy client's calls: padding, longer answers and false claims.
+    """The changes to a heavy client's calls: padding, longer answers and raised output limits.
 
     The padding is ``padding_tokens`` tokens of useless text in front of each prompt. If the
     disguise copies a client, the padding begins with the first prompt of that client's latest
-    program. The remaining padding is text that no other client sends. If ``fresh`` is True, each
+    program. The rest of the padding is text that no other client sends. If ``fresh`` is True, each
     call gets new text. After its last call, a program sends ``keep_alive`` requests that contain
     only the padding, to keep the padding in the KV cache.
 
@@ -42,7 +42,7 @@ class Disguise:
     keep_alive: int = 0
 
     def dress(self, program: Program, copied: Program | None) -> Job:
-        """Disguise a program; its padding begins like the first prompt of ``copied``."""
+        """Return the disguised program; its padding begins with the first prompt of ``copied``."""
         return _Disguised(program, self, first_prompt(copied) if copied is not None else ())
 
     def padding(self, copied: Prompt, name: str) -> Prompt:
@@ -74,11 +74,11 @@ def first_prompt(program: Job) -> Prompt:
         program.run(probe).send(None)
     except (_FirstCallMadeError, StopIteration):
         return probe.prompt
-    raise AssertionError("a program awaits something that is not a call")
+    raise AssertionError("a program awaits something other than an LLM call")
 
 
 class _Latest:
-    """A search for the latest program before a time; successive times must not decrease."""
+    """A lookup of a client's latest program at given times, which must not decrease."""
 
     def __init__(self, arrivals: Iterator[tuple[float, Program]]) -> None:
         self._arrivals = arrivals
@@ -145,7 +145,7 @@ class _PaddedLLM:
         return Segment(answer.key, min(answer.length, output_tokens))
 
     async def send_padding(self, name: str, turn: int) -> None:
-        """Send a request that contains only the padding, with an answer of one token."""
+        """Send a request whose prompt is only the program's padding; its answer has one token."""
         padding, name = self.paddings[name], f"keep-alive-{turn}{name}"
         await self._llm.generate(padding, name=name, output_tokens=1, max_new_tokens=1, depth=0)
 
@@ -204,7 +204,7 @@ If a reaction returns True, all waiting programs of the client start.
 
 
 class AtRefill:
-    """A reaction to a queued request: the scheduler may have refilled the client's deficit."""
+    """A client's reaction after a queued request: the scheduler may have renewed its credit."""
 
     def __call__(self, ended: EndedRequest) -> bool:
         return ended.ttft_s >= LONG_S

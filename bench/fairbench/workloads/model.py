@@ -36,7 +36,7 @@ SPECS = _PACKED if _PACKED.is_dir() else _CHECKOUT
 
 
 def rebased(data: Any, folder: Path) -> Any:
-    """Resolve relative paths in the keys ``workload`` of a file in ``folder``."""
+    """Resolve the relative paths in keys named ``workload`` of a file in ``folder``."""
     if isinstance(data, Mapping):
         return {
             key: str(folder / value)
@@ -51,9 +51,9 @@ def whole_workload(data: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
     """Return a workload's tables, merged key by key with the inherited tables.
 
     The tables ``params`` and ``settings`` are merged key by key, but ``params`` is inherited only
-    by the same program kind. A scenario replaces the inherited scenario of its name; a workload
-    without scenarios inherits all of them. Raises UsageError if the key ``workload`` is invalid, or
-    if files inherit in a circle.
+    by the same program kind. A scenario is merged with the inherited scenario of the same name; a
+    workload without scenarios inherits all scenarios. Raises UsageError if the key ``workload`` is
+    invalid, or if a file inherits from itself.
     """
     own = dict(data)
     base = _inherited_tables(own.pop(INHERITED), depth)
@@ -69,11 +69,11 @@ def whole_workload(data: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
 
 
 def whole_client(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry of ``others``, completed from the workload that the entry names.
+    """Return an entry of ``others`` with the values that it inherits from another workload.
 
     An entry of ``others`` describes clients that run another kind of program. The entry inherits
-    program, parameters, rate and arrivals from the named workload, in scenario ``s1`` or its first
-    scenario. Raises UsageError for an invalid name.
+    program, parameters, rate and arrivals from the workload that it names. The scenario is ``s1``,
+    or else the first scenario. Raises UsageError for an invalid name.
     """
     own = dict(data)
     base = _inherited_tables(own.pop(INHERITED), 0)
@@ -167,7 +167,9 @@ class Sizes(FileTable):
             return [part * count / sum(parts) for part in parts]
         heavy, light = self.heavy, count - self.heavy
         if light < 1:
-            raise ValueError(f"heavy = {heavy}: must be below the {count} clients of its group")
+            raise ValueError(
+                f"heavy = {heavy}: must be below {count}, the number of clients of its group"
+            )
         above, below = self.heavy_share / heavy, (1 - self.heavy_share) / light
         return [part * count for part in [above] * heavy + [below] * light]
 
@@ -185,10 +187,10 @@ Interval = Annotated[tuple[NotNegative, Positive], Field(strict=False)]
 class ClientPresence(FileTable):
     """The times at which a client is present: fixed ``windows``, or random intervals.
 
-    With random intervals, each client alternates independently between present and absent, for
-    exponential times with the means ``stay_s`` and ``away_s`` in seconds. The process is
-    stationary: a client is present at the start with probability ``stay_s`` / (``stay_s`` +
-    ``away_s``). Programs that would arrive while a client is absent are not sent.
+    With random intervals, a client is alternately present and absent, independently of other
+    clients. The durations are exponentially distributed with means ``stay_s`` and ``away_s``, in
+    seconds. The process is stationary: a client is present at the start with probability ``stay_s``
+    / (``stay_s`` + ``away_s``). Programs that would arrive while a client is absent are not sent.
     """
 
     windows: Annotated[tuple[Interval, ...] | None, Field(strict=False, min_length=1)] = None
@@ -252,7 +254,7 @@ class ClientPresence(FileTable):
 
 
 def names_in(word: str) -> list[str]:
-    """Return the names in a range such as ``client-3..5``, or only ``word`` without a range.
+    """Return the names in a range such as ``client-3..5``, or ``word`` if it is no range.
 
     Raises ValueError if the range descends or has more clients than a workload may have.
     """
@@ -261,7 +263,7 @@ def names_in(word: str) -> list[str]:
         return [word]
     first, last = int(found[2]), int(found[3])
     if not first <= last < first + MAX_CLIENTS:
-        raise ValueError(f"{word!r}: must ascend, and contain at most {MAX_CLIENTS:,} clients")
+        raise ValueError(f"{word!r}: must be an ascending range of at most {MAX_CLIENTS:,} clients")
     return [f"{found[1]}{number}" for number in range(first, last + 1)]
 
 
@@ -303,7 +305,7 @@ def _client_name(name: str) -> str:
         try:
             _checked_name(part)
         except ValueError as error:
-            raise ValueError(f"{error}; {SEPARATOR} separates tenants") from None
+            raise ValueError(f"{error}; use {SEPARATOR} only between two names") from None
     return name
 
 
@@ -323,7 +325,7 @@ Owners = Annotated[dict[str, Annotated[str, AfterValidator(_checked_name)]], _By
 
 
 def _with_inherited(data: Any, inherit: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Any:
-    """Return a table; if the table names another workload, ``inherit`` completes the table.
+    """Return a table; if it names another workload, ``inherit`` adds the inherited values.
 
     Raises ValueError if the other workload is unknown or invalid.
     """
@@ -362,16 +364,16 @@ class Misbehaving(Group):
     ``until_fraction``. ``arrivals`` and ``presence`` replace the workload's arrivals and the
     scenario's presence.
 
-    Each prompt begins with ``padding_tokens`` tokens of padding. If ``padding_of`` is the number of
-    another client, the padding begins like the first prompt of that client's latest program. The
-    remaining padding is text that no other client sends. With ``padding_fresh``, each call gets new
-    text. After its last call, a program sends ``keep_alive`` requests of padding only.
+    Each prompt begins with ``padding_tokens`` tokens of padding. If ``padding_of`` is the index of
+    another client, the padding begins with the first prompt of that client's latest program. The
+    rest of the padding is text that no other client sends. With ``padding_fresh``, each call gets
+    new text. After its last call, a program sends ``keep_alive`` requests of padding only.
 
     ``max_new_multiple`` multiplies the output limit that requests claim. ``output_multiple``
     multiplies the real output length; the additional tokens are not useful. At most ``in_flight``
-    programs of the client run at once. If ``reaction`` is given, waiting programs start after a
-    request that was queued (``refill``) or whose prefix was evicted (``eviction``). ``targets`` and
-    ``weight`` are the latency targets and the weight that the client claims.
+    programs of the client run at once. If ``reaction`` is ``refill``, waiting programs start after
+    a queued request; if it is ``eviction``, they start after a request whose prefix was evicted.
+    ``targets`` and ``weight`` are the latency targets and the weight that the client claims.
     """
 
     params: dict[str, Value] = Field(default_factory=dict)
@@ -392,11 +394,11 @@ class Misbehaving(Group):
 
 
 class Other(Group):
-    """Well-behaved clients with another kind of program; ``params`` holds all its parameters.
+    """Well-behaved clients whose programs are of another kind than the workload's.
 
     ``rate`` is in programs/s per client and GPU; with ``sizes``, ``rate`` is the mean over the
     clients. ``arrivals`` and ``presence`` replace the workload's arrivals and the scenario's
-    presence. Values of the workload named ``workload`` are copied when the table is read.
+    presence. Values inherited from another ``workload`` are copied when the table is read.
     """
 
     workload: str | None = None
@@ -416,12 +418,12 @@ class Other(Group):
 class Scenario(FileTable):
     """A scenario: the rates of clients, heavy clients, and values that override the workload's.
 
-    ``rate`` is in programs/s per well-behaved client and GPU. ``rates`` replaces ``rate`` on some
-    machines; its keys are prefixes of timing profile ids. ``params`` and ``settings`` override the
-    values of the workload. ``clients`` is the number of clients that send programs; None means all
-    clients of the workload. ``others`` are clients that run another kind of program. If ``rate`` is
-    changed, the rates of ``others`` change by the same factor. ``sizes`` sets the relative rates of
-    the remaining well-behaved clients. ``presence`` says when clients are present.
+    ``rate`` is in programs/s per well-behaved client and GPU. ``rates`` maps prefixes of timing
+    profile ids to rates that replace ``rate``. ``params`` and ``settings`` override the values of
+    the workload. ``clients`` is the number of clients that send programs; None means all clients of
+    the workload. ``others`` are clients that run another kind of program. If ``rate`` is changed,
+    the rates of ``others`` change by the same factor. ``sizes`` sets the relative rates of the
+    remaining well-behaved clients. ``presence`` says when clients are present.
     """
 
     description: str = ""
@@ -453,10 +455,10 @@ class WorkloadSpec(FileTable):
     from another ``workload`` are copied when the file is read.
 
     ``client_names`` names the first clients, optionally with tenants, such as ``org/team/user``.
-    All further clients are called ``client-N``. ``client_weights`` maps names to weights (default
-    1); the name of a tenant ends in ``/``. ``client_owners`` maps clients to owners, which may be
-    clients themselves. ``targets`` are the latencies promised to every client, and ``classes`` are
-    groups of clients with targets of their own.
+    Clients without a given name are called ``client-N``. ``client_weights`` maps names to weights
+    (default 1); the name of a tenant ends in ``/``. ``client_owners`` maps clients to owners, which
+    may be clients themselves. ``targets`` are the latencies promised to every client, and
+    ``classes`` are groups of clients with targets of their own.
     """
 
     name: Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_checked_name)]
@@ -571,8 +573,8 @@ def _check_client_names(spec: WorkloadSpec) -> None:
     named = spec.client_names or ()
     if len(named) > spec.clients:
         raise ValueError(
-            f"client_names: has {len(named)} names, and must have one for each of clients = "
-            f"{spec.clients}"
+            f"client_names: has {len(named)} names, but must have {spec.clients}, one for each "
+            "client"
         )
     for name in named:
         if named.count(name) > 1:
@@ -654,9 +656,7 @@ def _check_padding(where: str, wrong: Misbehaving, count: int) -> None:
     if whose is None:
         return
     if whose in wrong.numbers:
-        raise ValueError(
-            f"{where} = {whose}: must be a client that is not in the same table 'misbehaving'"
-        )
+        raise ValueError(f"{where} = {whose}: must not be a client of the same table 'misbehaving'")
     if whose >= count:
         raise ValueError(f"{where} = {whose}: must be below clients = {count}")
 

@@ -1,4 +1,4 @@
-"""The stream of programs of each client in a run, and users in closed loops."""
+"""The programs that each client of a run sends, in open or closed loops."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MADE_AHEAD = 8
 
 
 class ItemSource(Protocol):
-    """A source of real input, such as a data set; equal seeds and numbers give equal items."""
+    """A source of real input, such as a data set; ``seed`` and ``number`` determine the item."""
 
     def item(self, seed: int, number: int) -> Item: ...
 
@@ -40,10 +40,10 @@ class ClientPlan:
     "" if no class defines them. ``owner`` is by default the outermost tenant in the client's name,
     or the client itself. ``presence`` defines when the client is present; None means always.
 
-    ``disguise`` changes the client's programs. If ``copied`` is a client's plan, the padding of the
-    disguise begins like that client's latest program. ``in_flight`` limits the client's running
-    programs. ``reaction`` names a function that decides, when a request of the client ends, whether
-    all waiting programs of the client start.
+    ``disguise`` adds padding or longer answers to the client's programs. If ``copied`` is the plan
+    of another client, the padding begins like that client's latest program. ``in_flight`` limits
+    the client's running programs. ``reaction`` names a function that decides, when a request of the
+    client ends, whether all waiting programs of the client start.
     """
 
     index: int
@@ -77,7 +77,7 @@ def weights_of(plans: Iterable[ClientPlan]) -> dict[str, float]:
 
 
 def tenant_paths_of(plans: Iterable[ClientPlan]) -> dict[str, str]:
-    """Return the tenant path of each client whose name does not contain the path, by name."""
+    """Return the tenant paths, by client name, of clients whose names lack their tenants."""
     places = named_below({plan.client: plan.owner for plan in plans})
     return {client: place for client, place in places.items() if place != client}
 
@@ -124,7 +124,7 @@ def _undisguised_programs(
 def nth_program(
     plan: ClientPlan, seed: int, number: int, source: ItemSource | None, item: Item | None = None
 ) -> Program:
-    """Return program ``number`` of a client, with input from ``item`` or else ``source``."""
+    """Return a client's program; its real input is ``item``, or else is drawn from ``source``."""
     program = program_class(plan.kind)
     rng = stream(seed, f"{plan.client}/program-{number}")
     if item is None and source is not None:

@@ -89,7 +89,7 @@ def load_tokenizer(tokenizer_path: str) -> LoadedTokenizer:
 def tokenizer_errors(name: str, problem: str = "cannot split a text") -> Iterator[None]:
     """Re-raise every error of the package ``tokenizers`` as a DataError with a message of one line.
 
-    The package also raises panics, whose class is not derived from ``Exception``.
+    ``tokenizers`` also raises panics of its Rust code, which are not derived from ``Exception``.
     """
     try:
         yield

@@ -115,9 +115,9 @@ def params_of(workload: WorkloadSpec) -> TraceParams | None:
 
 
 def plain_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Return unique names of clients that a workload file allows.
+    """Return client names that are unique and allowed in a workload file.
 
-    Each character other than letters, digits, - and _ becomes _. Equal names get numbers.
+    Each character other than letters, digits, - and _ becomes _. Then equal names get a number.
     """
     given = tuple(names)
     kept = {name for name in given if _plain_name(name) == name}

@@ -75,7 +75,7 @@ def model_config(model: str) -> ModelConfig:
         return _from_hub(model)
     wrong = unknown_name("model", model, model_configs())
     raise UsageError(
-        f"{wrong} Other models: give the name on the hub (owner/name), or a config.json"
+        f"{wrong} For another model, give its name on the hub (owner/name) or a config.json"
     )
 
 

@@ -167,7 +167,7 @@ class _Spec(BaseModel):
     @model_validator(mode="after")
     def _check_spec(self) -> Self:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
-            raise ValueError(f"name = {self.name!r}: may only have letters, digits, '.', '_', '-'")
+            raise ValueError(f"name = {self.name!r}: must have only letters, digits, '.', '_', '-'")
         if self.free_memory_gib and self.free_memory_gib > self.memory_gb * 1e9 / 2**30 * 1.08:
             raise ValueError(
                 f"free_memory_gib = {self.free_memory_gib:g}: must be at most memory_gb"

@@ -165,8 +165,8 @@ class OwnCode(ABC):
         self._runs_ours = bool(self._process.ask("open", told))
         if eviction and not self._runs_ours:
             raise UsageError(
-                f"eviction = {eviction!r}: needs a scheduler of fairbench, but "
-                f"{self._policy!r} is a policy of {self.engine} here; give another scheduler"
+                f"eviction = {eviction!r}: needs a scheduler of fairbench, but with engine_code, "
+                f"{self._policy!r} is a policy of {self.engine}; give another scheduler"
             )
         self.about["policy_of"] = FAIRBENCH if self._runs_ours else self.engine
         self._is_open = True

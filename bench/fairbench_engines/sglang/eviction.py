@@ -147,8 +147,8 @@ def check_tree(tree: Any) -> None:
         names = [part.name for part in getattr(tree, "tree_components", ())]
         parts = ", ".join(names) or "no components"
         raise UsageError(
-            f"SGLang's cache is {type(tree).__name__} with {parts}: an eviction policy "
-            "of fairbench needs a prefix cache in GPU memory only, with full attention only"
+            f"SGLang's cache {type(tree).__name__} with {parts} is not supported by fairbench's "
+            "eviction policies; it must be in GPU memory only, and all layers need full attention"
         )
 
 

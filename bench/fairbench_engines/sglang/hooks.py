@@ -138,7 +138,7 @@ class Hooks:
         if getattr(arguments, "is_embedding", False):
             sys.stderr.write(
                 "fairbench: --is-embedding: requests are served in order of arrival, because "
-                "SGLang does not tell its scheduler the clients of embeddings\n"
+                "SGLang's scheduler does not know the client of an embedding request\n"
             )
 
     def _check(self, arguments: Any) -> None:

@@ -73,8 +73,8 @@ def check_evicting() -> str:
     release = found.partition("+")[0]
     if release in SUPPORTED and release not in EVICTING:
         raise UsageError(
-            f"SGLang {found} cannot evict by a policy of fairbench; install SGLang "
-            f"{' or '.join(EVICTING)}, or remove eviction"
+            f"SGLang {found} does not support fairbench's eviction policies; install SGLang "
+            f"{' or '.join(EVICTING)}, or leave the setting eviction out"
         )
     return found
 
@@ -156,7 +156,7 @@ def _check_ranks(server_args: Any, scheduler: LocalScheduler) -> None:
     if getattr(server_args, "nnodes", 1) > 1:
         _refuse(flag, "the ranks exchange charges in the memory of one host", "--nnodes")
     if getattr(server_args, "enable_priority_scheduling", False):
-        why = "each class of priority has accounts of its own, which ranks do not exchange"
+        why = "each priority class has its own service counts, which ranks do not exchange"
         _refuse(flag, why, "--enable-priority-scheduling")
 
 

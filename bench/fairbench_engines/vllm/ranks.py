@@ -26,16 +26,16 @@ def check_ranks(config: Any, scheduler: LocalScheduler) -> None:
         several = True
     elif parallel.data_parallel_index > 0:
         raise UsageError(
-            f"{FLAG}: the server's first process did not set {FOLDER}; VLLM_PLUGINS must include "
-            "fairbench"
+            f"{FLAG}: the server's first process did not set {FOLDER}, because it loaded no "
+            "plugin of fairbench; VLLM_PLUGINS must include fairbench"
         )
     elif several:
         _check_one_host(parallel)
     if several:
         if config.scheduler_config.policy == "priority":
             raise UsageError(
-                f"{FLAG} is not supported with --scheduling-policy priority: each class of "
-                "priority has separate accounts, which ranks do not exchange"
+                f"{FLAG} is not supported with --scheduling-policy priority: each priority "
+                "class has its own service counts, which ranks do not exchange"
             )
         ranks_of(scheduler)
 
@@ -52,8 +52,8 @@ def _check_one_host(parallel: Any) -> None:
         if does:
             raise UsageError(
                 f"{FLAG} {parallel.data_parallel_size} is not supported with FAIRBENCH_LOCAL and "
-                f"{what}: the ranks share their counts of service in the "
-                "memory of one host"
+                f"{what}: the ranks share their service counts in memory, so a single server must "
+                "start all of them on one host"
             )
 
 

@@ -71,8 +71,8 @@ def check_config(config: Any, plugin: PluginConfig) -> None:
         check_classes(flag, plugin)
     if config.model_config.runner_type == "pooling" and plugin.eviction is not None:
         raise UsageError(
-            f"--runner pooling is not supported with eviction {plugin.eviction}: vLLM does not "
-            "tell its scheduler the clients of embeddings"
+            f"--runner pooling is not supported with eviction {plugin.eviction}: vLLM's "
+            "scheduler does not know the client of an embedding request"
         )
     check_ranks(config, scheduler)
     for does, what in (

@@ -41,7 +41,7 @@ def register() -> None:
             if is_pooling(made):
                 sys.stderr.write(
                     "fairbench: --runner pooling: requests are served in order of arrival, because "
-                    "vLLM does not tell its scheduler the clients of embeddings\n"
+                    "vLLM's scheduler does not know the client of an embedding request\n"
                 )
         return made
 

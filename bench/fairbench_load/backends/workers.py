@@ -164,7 +164,7 @@ def running_workers(
                 try:
                     backend.verify(server.url)
                 except RunFailed as error:
-                    raise server.failed(f"does not schedule as asked: {error}") from None
+                    raise server.failed(f"lacks the requested scheduling: {error}") from None
             with supervised(servers):
                 yield Workers(spec, servers)
         finally:

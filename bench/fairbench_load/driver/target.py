@@ -78,7 +78,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name):
             raise UsageError(
-                f"header {name!r}: the name of a header must be letters, digits and dashes"
+                f"header {name!r}: the name may contain only letters, digits and dashes"
             )
         if name.lower() in MANAGED_HEADERS:
             raise UsageError(f"header {name} is set by fairbench itself; leave it out")

@@ -210,7 +210,7 @@ def require_live_extra() -> None:
     """Raise UsageError with an install command if a package of the extra `live` is missing."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
-        raise UsageError(f"live commands need {', '.join(missing)}: pip install '.[live]'")
+        raise UsageError(f"missing packages {', '.join(missing)}: pip install '.[live]'")
 
 
 def allow_many_connections() -> None:

@@ -53,7 +53,7 @@ class CrossBand(ClassQueues):
                 )
             for priority in self.shares:
                 if not priority.removeprefix("-").isdecimal():
-                    raise ValueError(f"shares.{priority}: must name a priority, a whole number")
+                    raise ValueError(f"shares.{priority}: the priority must be a whole number")
 
     def __init__(self, params: Params) -> None:
         super().__init__()

@@ -46,8 +46,8 @@ def check_own(cells: Sequence[SchedulerResults], name: str, folder: Path) -> Non
         if tuple(cell.combined[key] for key in keys) not in own:
             raise DataError(
                 f"{folder}: the run of {cell.scheduler} on {cell.place} is not part of the sweep "
-                f"{name}; name the folder of the sweep {name}, or draw these runs without the "
-                f"paper's figure: fairbench plot {folder}"
+                f"{name}; name the folder of this sweep. To draw a picture of these runs, use "
+                f"fairbench plot {folder}"
             )
 
 
@@ -105,7 +105,7 @@ def figure_named(name: str, preset: str | None = None) -> PaperFigure:
     known = figures_of(preset)
     if name not in known:
         raise UsageError(
-            f"--preset {preset}: reproduces {', '.join(known) or 'no figure'}, not {name}"
+            f"--preset {preset}: lacks {name}; it reproduces {', '.join(known) or 'no figure'}"
         )
     return known[name]
 

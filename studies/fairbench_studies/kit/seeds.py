@@ -184,6 +184,6 @@ def completed_cells(sweep: str) -> tuple[str, list[SchedulerResults]]:
         failures = filling(read, folder).run(context)
         if context.interrupted() or failures:
             raise SystemExit(
-                f"{folder}: {len(failures)} runs failed, or the script was interrupted"
+                f"{folder}: runs are missing ({len(failures)} failed); start the script again"
             )
     return read.name, keeping(compare_sweep(folder))

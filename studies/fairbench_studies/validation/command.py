@@ -39,7 +39,7 @@ def validate_all(
 ) -> None:
     """Compare each file's measured runs with replays. Print tables, or JSON keyed by file name."""
     if any(file.is_dir() for file in files):
-        raise UsageError("several FILEs: the directory of a run must be the only argument")
+        raise UsageError("the directory of a run cannot be combined with other FILEs")
     reports: dict[str, Report] = {}
     for file in files:
         folder = None if output_dir is None else output_dir / file.name.split(".")[0]
@@ -80,8 +80,8 @@ def _compare(
         return validate_replay(file, crosschecks, output_dir, profile, pool)
     if pool is not None or crosschecks is not None:
         raise UsageError(
-            "--pool and --crosschecks need a FILE of S-LoRA runs; the runs of this FILE "
-            "state the sizes of their KV pools"
+            "--pool and --crosschecks need a FILE of S-LoRA runs; leave them out, because this "
+            "FILE has runs of another server"
         )
     compare = validate_serving if kind is Kind.SERVING else validate_programs
     return compare(file, profile, output_dir)

@@ -61,7 +61,10 @@ def test_the_clients_priorities_override_those_of_requests():
     ("settings", "said"),
     [
         ({"shares": {"1": 2.0}}, "shares: has no effect with weights = 'proportional'"),
-        ({"shares": {"high": 2.0}, "weights": "explicit"}, "shares.high: must name a priority"),
+        (
+            {"shares": {"high": 2.0}, "weights": "explicit"},
+            "shares.high: the priority must be a whole",
+        ),
         ({"order": "strict"}, "cross-band.order = 'strict'"),
         ({"shares": {"1": 0}, "weights": "explicit"}, "shares"),
     ],

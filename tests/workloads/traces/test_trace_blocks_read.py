@@ -122,7 +122,7 @@ def test_identities_have_64_bits(read, tmp_path, ids):
 
 def test_an_identity_of_65_bits_is_refused(read):
     record = {"timestamp": 0, "input_length": 512, "output_length": 10, "hash_ids": [2**64]}
-    with pytest.raises(DataError, match="does not fit 64 bits"):
+    with pytest.raises(DataError, match="does not fit into 64 bits"):
         read([record])
 
 

@@ -141,7 +141,7 @@ def changed(number, **more):
     [
         (
             changed(1, t=0.5),
-            r"session one, turn 2: begins at 0\.5 s, but must not begin before the",
+            r"session one, turn 2: begins at 0\.5 s, but must not begin before turn",
         ),
         (
             changed(1, think_time=-3.0),

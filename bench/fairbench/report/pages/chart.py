@@ -532,7 +532,7 @@ BAR_ROW_PX, BAR_PX, BAR_LABELS_PX, COUNTS_PX = 26, 18, 118, 44
 
 
 class Bar(NamedTuple):
-    """A bar from ``low`` to ``high``, with a text after its end and a colour number."""
+    """A bar from ``low`` to ``high``; ``text`` follows the bar, ``series`` numbers its colour."""
 
     label: str
     low: float

@@ -73,7 +73,7 @@ class Section(NamedTuple):
 
 
 def filled(title: str, blocks: Sequence[Block], *before: Block) -> list[Section]:
-    """Return a list with one section that has ``blocks``; without blocks, return an empty list."""
+    """Return a section with ``blocks`` as a list, which is empty if there are no blocks."""
     return [Section(title, [*before, *blocks])] if blocks else []
 
 

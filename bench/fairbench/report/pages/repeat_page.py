@@ -105,7 +105,7 @@ def judged_run(run: StoredRun) -> JudgedTraffic:
 
 
 def repeat_headlines(seeds: Sequence[JudgedTraffic]) -> Iterator[Headline]:
-    """Yield a card for the client that floods in the most seeds, and a card for the delays."""
+    """Yield headlines: the client that floods in the most seeds, and the delayed clients."""
     floods = _floods(seeds)
     if not floods:
         return

@@ -73,7 +73,7 @@ from fairbench.results.summary import (
 
 
 def crowd_figures(summary: Summary, tables: Tables, facts: Facts) -> Iterator[page.Figure]:
-    """Yield figures on the distribution of service over clients, if the run has the numbers."""
+    """Yield figures on the distribution of service over clients, if service rates are known."""
     if curve := lorenz_of_service(summary):
         got = fair_shares(tables.requests, tables.programs, tables.service, facts, facts.window)
         fair = lorenz(got.entitlement.tolist(), facts.client_weights.tolist())
@@ -120,7 +120,7 @@ def _ratios(ratios: Sequence[float]) -> page.Figure:
 
 
 BINS = 60
-POINTS = 150  # The curve of a distribution has at most about this number of points.
+POINTS = 150  # The curve of a distribution has about this number of points.
 BAR_PX = 22
 # Lines for heavy and well-behaved clients have fixed colours, numbered as in ``palette.SERIES``.
 OF_GROUPS = {"misbehaving": 0, "well-behaved": 1}

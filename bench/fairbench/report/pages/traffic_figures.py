@@ -37,8 +37,7 @@ def visible_clients(
 ) -> Sequence[str]:
     """Return the clients whose area in a chart of the load is large enough to be seen.
 
-    Heavy clients are always included. If a single client is too small to be seen, this client is
-    included as well.
+    Heavy clients are always included. A small client is included if it is the only small client.
     """
     tokens = traffic.client_tokens
     part = dict(zip(traffic.clients, (tokens / tokens.sum()).tolist(), strict=True))
@@ -50,7 +49,7 @@ def client_series(shown: Sequence[str], heavy: Collection[str]) -> dict[str, int
     """Return the number of each client's colour in ``palette.SERIES``.
 
     Heavy clients get the first colours, which stand out. Other clients get the remaining colours in
-    order, which may repeat.
+    order; colours repeat if there are too few.
     """
     first = [name for name in shown if name in heavy]
     found = {name: number % len(SERIES) for number, name in enumerate(first)}
@@ -65,7 +64,7 @@ def traffic_figures(
 ) -> Iterator[Figure]:
     """Yield a picture of the load over time and, if waits are known, a picture of the waits.
 
-    ``shown`` are the clients with a colour of their own; the default is the largest clients.
+    The clients ``shown`` get a colour of their own; by default, the clients with the most load.
     """
     traffic, heavy = found.traffic, found.heavy
     if traffic.span_s <= 0:
@@ -163,8 +162,8 @@ def waits_figure(
 def wait_limits(traffic: Traffic, measured: str = TTFT) -> tuple[float, float]:
     """Return the waits (s) that are drawn in the lightest and in the darkest colour.
 
-    A time to first token that users do not notice has the lightest colour. If the log has response
-    times instead, the shortest responses have the lightest colour.
+    A time to first token that users do not notice has the lightest colour. If waits are response
+    times, the shortest 5% of them have the lightest colour.
     """
     known = traffic.wait_s[np.isfinite(traffic.wait_s)]
     least_s = SHORT_S

@@ -19,9 +19,8 @@ class UnbookedTokens:
     """A buffer of decoded tokens; a token adds the price ``each`` to its client's balance.
 
     Without the buffer, every step would update the balances of the whole batch, although a
-    scheduler compares only the few clients with waiting requests. Balances of whole numbers stay
-    exact even if tokens are added late. ``changed`` holds the clients whose number of running
-    requests may have changed.
+    scheduler compares only the few clients with waiting requests. ``changed`` holds the clients
+    whose number of running requests may have changed.
     """
 
     sums: dict[str, float]
@@ -65,23 +64,23 @@ class Account(ABC):
     """The balances of all clients, or of all nodes of a tree of tenants.
 
     A charge to a client is added to each of the client's ``nodes``. Without ``tenants``, a client's
-    only node is the client itself. The tokens of decode steps may be added late: every method that
-    returns or compares balances adds the missing tokens first.
+    only node is the client itself. Decoded tokens may stay in the buffer ``decoded`` for some
+    steps; every method that returns or compares balances adds them first.
     """
 
     setup = Setup()
     decoded: UnbookedTokens
-    # If ``shares`` is true, charges may be fractions of a token.
+    # If ``shares`` is true, clients share the charge for a token, and may pay fractions of it.
     shares = False
     # ``unit_of_time`` returns the GPU time (ps) that counts as a token, or is None for token
     # counts.
     unit_of_time: Callable[[], float] | None = None
     # ``no_bound`` is the reason why no theorem bounds service under this account, or "".
     no_bound = ""
-    # If ``books_late`` is true, the tokens of decode steps may be added late.
+    # If ``books_late`` is true, decoded tokens may stay in the buffer ``decoded`` for some steps.
     books_late = True
-    # ``elsewhere`` maps each client with requests at other ranks of a server to whether one of
-    # these requests waits.
+    # The keys of ``elsewhere`` are the clients with requests at other ranks of a server. A client's
+    # value is true if one of these requests waits.
     elsewhere: Mapping[str, bool] = {}
 
     def __init__(self, tenants: Tenants | None = None) -> None:
@@ -120,7 +119,7 @@ class Account(ABC):
 
     @abstractmethod
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
-        """Charge the decode steps of a whole batch; the charges may be added late.
+        """Charge the decode steps of a whole batch, at once or by way of the buffer ``decoded``.
 
         Args:
             each: The price of one output token.

@@ -21,8 +21,8 @@ class Counters(Account):
         output_weight: The price of an output token.
         lifts: Whether a returning client's counter is lifted to the lowest counter of the waiting
             clients (lines 11-13).
-        lifts_alone: Whether a returning client's counter is lifted to the counter of the client
-            that left the queue last if no client waits (lines 8-10).
+        lifts_alone: Whether the counter of a client that returns to an empty queue is lifted to the
+            counter of the client that left the queue last (lines 8-10).
         tenants: Whether the account has counters at every level of a tree of tenants.
     """
 
@@ -56,7 +56,7 @@ class Counters(Account):
     def enter(self, client: str, waiting: Collection[str]) -> None:
         """Lift the counter of an arriving request's client ([VTC] Alg. 2 lines 6 to 13).
 
-        The waiting clients are ``waiting`` and the clients that wait at other ranks.
+        Besides ``waiting``, clients that wait at other ranks of the server count as waiting.
         """
         counters = self.of
         if self.elsewhere:
@@ -128,9 +128,9 @@ class Counters(Account):
             self.charge_each(each, steps, running)
 
     def forget(self, client: str) -> None:
-        """Delete a client's counter, so that a returning client starts at 0 or is lifted.
+        """Delete a client's counter; if the client returns, its counter is 0 before any lift.
 
-        Counters in a tree of tenants are kept, because they are part of the tenants' counters.
+        In a tree of tenants, no counter is deleted.
         """
         if client != self.last_left and not self.in_tree:
             self.decoded.forget(client)

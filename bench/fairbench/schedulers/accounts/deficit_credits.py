@@ -17,9 +17,9 @@ from fairbench.tenants import ROOT, Tenants
 if TYPE_CHECKING:
     from fairbench.schedulers.peers import CreditChange, SharedCredit
 
-# key, in place of a worker's number, of the charges that a server's ranks share
+# the worker number under which a rank reports its charges to a server's other ranks
 HERE = 0
-# upper bound on the rounding error of a credit that is 0, in weighted tokens
+# A debt of fewer weighted tokens than ``ROUNDING`` is a rounding error.
 ROUNDING = 1e-6
 Rejoin = Literal["keep", "min0", "paper_zero"]
 """The rule by which idle clients leave the list of clients with credits.
@@ -38,10 +38,9 @@ class Credits(Account):
     when an idle client leaves. ``quantum`` is the paper's Q^u: the weighted tokens that a client of
     weight 1 receives at a refill.
 
-    If ``welcomes`` is set, a client joins with a credit of one quantum instead of 0. If a client
-    left the list after the last refill, the client gets the credit with which it left. Joining the
-    list gives a client at most one quantum between two refills, so the bounds of [DLPM] Theorems
-    4.1 and 4.2 still hold.
+    If ``welcomes`` is set, a client joins the client list with a quantum of credit. A client that
+    left the list after the last refill gets back the credit with which it left. Joining the list
+    adds at most one quantum between two refills, so [DLPM] Theorems 4.1 and 4.2 still hold.
 
     With ``tenants``, a client has positive credit only if all its tenants have positive credit. All
     siblings below a tenant get their quanta at the same time.
@@ -73,12 +72,12 @@ class Credits(Account):
         self.decoded = UnbookedTokens(self.of, -output_weight)
         # In a server with several ranks, ``shared`` holds the charges of all ranks.
         self.shared: SharedCredit | None = None
-        # ``loans`` maps clients to temporary credits, which only this rank knows. Loans are valid
-        # while all clients with credit wait at other ranks.
+        # ``loans`` maps this rank's clients to temporary credits, which end once a client of this
+        # rank has credit without a loan, or no client at another rank has credit.
         self.loans: dict[str, float] = {}
         # ``_granted`` counts each node's quanta; a new node starts one quantum below ``_most``.
         self._granted: dict[str, float] = {}
-        # ``_most`` maps each tenant to the largest number of quanta of its children.
+        # ``_most`` maps each tenant to the highest number of quanta granted to a child.
         self._most: dict[str, float] = {}
 
     def begin_request(self, client: str) -> None:
@@ -160,7 +159,7 @@ class Credits(Account):
         return all(self.of[node] > 0 for node in self.nodes(client))
 
     def members(self, tenant: str) -> dict[str, float]:
-        """Return the credits of a tenant's children, after charges for all decoded tokens."""
+        """Return the credits of a tenant's children, including charges for all decoded tokens."""
         members = self.balances()
         if not self.in_tree:
             return members
@@ -201,14 +200,14 @@ class Credits(Account):
         return [client for client, waits in self.elsewhere.items() if waits]
 
     def _lends(self) -> bool:
-        """Return whether a client at another rank has positive credit without its loan."""
+        """Return whether a client that waits at another rank has credit, not counting loans."""
         return any(self._without_loan(client) > 0 for client in self._waiting_elsewhere())
 
     def _without_loan(self, client: str) -> float:
         return self.of[client] - self.loans.get(client, 0)
 
     def call_in(self, waiting: Collection[str]) -> None:
-        """Cancel this rank's loans unless all clients with credit wait at other ranks."""
+        """Cancel all loans unless every client with (unborrowed) credit waits at another rank."""
         if not self.loans:
             return
         if not self._lends() or any(self._without_loan(client) > 0 for client in waiting):
@@ -249,7 +248,8 @@ class Credits(Account):
     def drop_if_idle(self, client: str, above: float = 0.0) -> None:
         """Remove an idle client from the client list if the rule ``rejoin`` allows.
 
-        The rule ``keep`` allows the removal only if the client's credit is higher than ``above``.
+        Under the rule ``keep``, a client leaves the list only if its credit is higher than
+        ``above``.
         """
         if self.requests[client] or client in self.elsewhere:
             return
@@ -267,7 +267,7 @@ class Credits(Account):
             self._left.setdefault(self.tenant_of(client), {})[client] = credit
 
     def lead(self, node: str) -> float:
-        """Return the number of quanta that a node has spent, including quanta before it joined."""
+        """Return the number of quanta that a node has spent, as if it had joined at the start."""
         self.decoded.book((node,))
         return self._granted.get(node, 0) - self.of.get(node, 0.0) / self.quantum_of(node)
 
@@ -356,11 +356,11 @@ class Turns:
         return self.stops
 
     def end_turn(self, client: str, scan: Scan) -> None:
-        """Let the scan offer skipped clients again if no waiting client has credit any more."""
+        """Stop skipping clients in ``scan`` if no waiting client has credit any more."""
         self._known.clear()
         credits, waits = self.credits, client in self.waiting_clients()
         for node in credits.nodes(client):
-            # Usually, the client still has credit and waiting requests.
+            # Fast path: the client itself still waits and has credit.
             if waits and credits.of[node] > 0:
                 continue
             if not self.someone_in_credit(credits.tenant_of(node)):
@@ -370,7 +370,7 @@ class Turns:
 
 @dataclass
 class RelaxedTurns(Turns):
-    """Turns in which a client no longer counts as waiting after its request did not fit.
+    """Turns in which a client does not delay a refill after its request did not fit.
 
     [DLPM] Theorem 4.1 does not hold for ``RelaxedTurns``.
     """

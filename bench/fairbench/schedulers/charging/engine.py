@@ -25,7 +25,7 @@ class Charging:
     refunds: ClassVar[bool] = True
     # If ``per_request`` is true, the host must call ``request_tokens``, which takes time.
     per_request: ClassVar[bool] = False
-    # ``no_bound`` is the reason why no theorem bounds service under this charging, or "".
+    # ``no_bound`` is the reason why no theorem bounds service under this charging rule, or "".
     no_bound = ""
 
     def __init__(self, account: Account) -> None:
@@ -34,7 +34,7 @@ class Charging:
     def prepare(self, name: str, setup: Setup) -> None:
         """Receive the facts about the experiment before the run.
 
-        Raises UsageError, naming the scheduler, if a fact that the charging needs is unknown.
+        Raises UsageError, naming the scheduler, if GPU time cannot be charged.
         """
 
     def admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
@@ -53,10 +53,10 @@ class Charging:
         """Charge or refund the difference between the charged and the reported prompt tokens."""
 
     def retracted(self, request: Request) -> None:
-        """Refund a retracted request's charges that were made in advance."""
+        """Refund a retracted request's prepaid charges."""
 
     def finished(self, request: Request) -> None:
-        """Refund the unused part of a finished request's charges that were made in advance."""
+        """Refund the unused part of a finished request's prepaid charges."""
 
     def forget(self, client: str) -> None:
         """Delete the state of a client without requests."""
@@ -124,7 +124,7 @@ class TokenCharging(Charging):
 
     def read(self, request: Request, read: Read) -> None:
         if self._shared is not None:
-            # The charge is final, because other clients may have paid for parts of the shared
+            # No refund is given, because other clients may have paid for parts of the shared
             # prefix.
             return
         cached = 0 if self.prices.whole_input else read.cached_tokens
@@ -139,11 +139,11 @@ UNIT_TOKENS = 1_024
 
 
 class GPUCharges:
-    """The GPU time charged to clients, in whole picoseconds, including charges in advance."""
+    """The GPU time charged to clients, in whole picoseconds, including prepaid time."""
 
     def __init__(self, costs: CostModel) -> None:
         self._costs = costs
-        # ``_ahead`` maps each request to the unused part of its charge in advance.
+        # ``_ahead`` maps each request to the unused part of its prepaid GPU time (ps).
         self._ahead: dict[Request, int] = {}
 
     def admission_charge(self, request: Request, extend_tokens: int) -> int:
@@ -162,7 +162,7 @@ class GPUCharges:
         return ahead_ps
 
     def computed(self, request: Request, gpu_ps: int, complete: bool) -> int:
-        """Return the GPU time (ps) of a chunk of a prompt minus the time charged in advance.
+        """Return the GPU time (ps) of a chunk of a prompt minus the prepaid GPU time.
 
         ``complete`` is true for the last chunk of a prompt. A negative result is a refund.
         """
@@ -172,7 +172,7 @@ class GPUCharges:
         return gpu_ps - paid_ps
 
     def refund_rest(self, request: Request) -> int:
-        """Return the refund, as a negative time (ps), of a request's unused charge in advance."""
+        """Return the refund for a request's unused prepaid GPU time, as a negative time (ps)."""
         return -self._ahead.pop(request, 0)
 
     def token_ps(self) -> float:
@@ -188,7 +188,7 @@ def gpu_charges(name: str, setup: Setup) -> GPUCharges:
     if setup.costs is None:
         raise UsageError(
             f"{name}.charge = {GPU_TIME!r}: needs a timing profile, because the time of "
-            "iterations is not known here; leave charge out"
+            "an iteration is unknown without it; leave charge out"
         )
     return GPUCharges(setup.costs)
 

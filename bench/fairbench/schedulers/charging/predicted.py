@@ -181,7 +181,7 @@ class PredictedCharging(TokenCharging):
                 self._charge_outputs(request, produced - 1, produced)
 
     def _charge_outputs(self, request: Request, before: int, after: int) -> None:
-        """Charge the request's output tokens number ``before`` + 1 to ``after``."""
+        """Charge the output tokens of a request from number ``before`` + 1 to number ``after``."""
         if self._cost is None:
             cost: float = self.prices.output_weight * (after - before)
         else:

@@ -16,7 +16,7 @@ from fairbench.schedulers.base import Setup
 from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.program_states import IDLE_PROGRAMS, has_program
 
-# the type of a leaf's last use; a later use has a larger value
+# a timestamp of a leaf's last use; later uses have larger timestamps
 Access: TypeAlias = tuple[int, int, int]
 Rank: TypeAlias = tuple[float, Access]
 
@@ -26,8 +26,7 @@ class Leaf(NamedTuple):
 
     - ``access`` is the time at which the leaf was last used.
     - ``uses`` counts the finished requests that used the leaf's tokens.
-    - ``keep_s`` is the time in seconds, returned by ``on_finish``, until which the tokens should
-      stay cached.
+    - ``keep_s`` is the point in time (s) up to which ``on_finish`` asked to keep the tokens.
     - ``awaited`` is true if the cached prefix of a waiting request ends at the leaf.
     """
 
@@ -125,14 +124,14 @@ class ClientEviction(LRU):
 
     @abstractmethod
     def excess(self, claimant: Claimant) -> float:
-        """Return a client's excess; the client with the largest excess loses tokens first."""
+        """Return the client's rank for eviction; the client with the highest rank loses tokens."""
 
     def choose(self, claimants: Iterable[Claimant]) -> str:
         """Return the client (victim) that loses cached tokens.
 
-        The victim is the client above its entitlement with the largest ``excess``. If running
-        requests use all tokens of every client above its entitlement, the victim is the client that
-        uses the largest fraction of its entitlement.
+        The victim is the client above its entitlement with the largest ``excess``. If no client
+        above its entitlement has evictable tokens, the victim is the client that uses the largest
+        fraction of its entitlement.
         """
         everyone = list(claimants)
         above = [one for one in everyone if one.after > self.entitled(one.client)]
@@ -157,7 +156,7 @@ class LFU(EvictionPolicy):
 
 
 class MaxMin(ClientEviction):
-    """Eviction from clients above their memory share, most unpinned tokens per weight first.
+    """Eviction from the client above its memory share with the most unpinned tokens per weight.
 
     The share of client i is C w_i / W, with the capacity C, the client's weight w_i and the sum W
     of all weights. The page docs/appendix/theory.md proves which clients lose no tokens.
@@ -180,7 +179,7 @@ class MaxMin(ClientEviction):
         return claimant.unpinned / self.setup.weight(claimant.client)
 
 
-# Quotas are percentages of the KV pool, which add up to at most ``ALL``.
+# the whole KV pool in percent; all quotas together are at most this percentage
 ALL = 100
 
 
@@ -207,8 +206,8 @@ class QuotaParams:
 class QuotaEviction(ClientEviction):
     """Static quotas: a client's cached tokens stay within its quota even if memory is free.
 
-    A quota does not limit the memory of running requests. If running requests need memory, the
-    client that exceeds its quota most loses cached tokens first.
+    A quota does not limit the memory of running requests. If running requests need memory, cached
+    tokens are evicted first from the client that is furthest above its quota.
     """
 
     name = "quota"

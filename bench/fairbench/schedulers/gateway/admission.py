@@ -85,26 +85,23 @@ class LatencyEstimate(NamedTuple):
 class Estimator:
     """An estimator of a new request's latency at each worker.
 
-    The estimate for a worker has these variables: q requests are served before the new request, r
-    requests run, and a decode step with the new request takes d seconds. M is the mean output of
-    all clients' finished requests, and N is the mean output of the new request's client.
+    - The time to the first token is the prefill time of the new request and of all requests that
+      are served before it. If a worker is saturated or requests wait before the workers, each
+      served request first waits until a running request ends. If r requests run, M is the mean
+      output and a decode step takes d seconds, a request ends every M d / r seconds.
+    - After the first token, each further token takes a decode step. The expected output is the mean
+      of the client's finished requests, but at most ``max_new_tokens``. For a client without
+      finished requests, the mean of all finished requests is used (1 token if there are none).
 
-    - Before the first token, the worker prefills the new request and the q earlier requests, which
-      take the mean prefill time each. If a worker is saturated or requests wait before the workers,
-      q + 1 running requests must also end. In the estimate, a request ends every M d / r seconds.
-    - The last token comes N - 1 decode steps after the first token; N is at most
-      ``max_new_tokens``. For a client without finished requests, N is M. Before any request has
-      finished, M is 1 token.
+    The parameter ``ahead`` selects the requests that are assumed to be served before the new one.
+    Requests that wait before the workers are divided equally among the workers.
 
-    The waiting requests are the requests that wait at the worker and an equal part of the requests
-    before the workers. The parameter ``ahead`` selects the waiting requests that q counts.
-
-    - ``ahead="all"`` counts all waiting requests, as under FCFS.
-    - ``ahead="edf"`` counts waiting requests with earlier deadlines than the new request, assuming
+    - ``ahead="all"`` selects all waiting requests, as under FCFS.
+    - ``ahead="edf"`` selects waiting requests with earlier deadlines than the new request, assuming
       that the running requests have earlier deadlines, too.
-    - ``ahead="fair"`` assumes that clients take turns. If the new request's client has n waiting
-      requests, q counts n requests of every client. The running requests are assumed to be divided
-      equally among the clients.
+    - ``ahead="fair"`` assumes that clients take turns: if the new request's client has n waiting
+      requests, n requests of every client are selected. The running requests are assumed to be
+      divided equally among the clients.
 
     If the caches are known, the prefill time excludes cached tokens. Estimates tend to be too
     short, because they ignore HTTP and the prefills of other requests. The estimator never uses the
@@ -126,7 +123,7 @@ class Estimator:
     def estimates(
         self, request: Request, held: RequestTotals = NOBODY
     ) -> dict[int, LatencyEstimate]:
-        """Return the estimate for each available worker; ``held`` are queued requests."""
+        """Estimate the latency at each worker, given the requests ``held`` before the workers."""
         return {worker: self._estimate(request, worker, held) for worker in self._fleet.workers()}
 
     def expected_output(self, request: Request) -> float:

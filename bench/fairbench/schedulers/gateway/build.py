@@ -40,7 +40,7 @@ def with_admission(
     setup: Setup,
     matched: Matched = lambda request: 0,
 ) -> AdmissionControl:
-    """Return admission control before a queue, or before a ``router`` if ``queue`` is None.
+    """Return admission control for the requests of ``queue`` (or of ``router`` without a queue).
 
     If the router is a ``Rerouting``, admission control can change the worker of each request.
     ``setup`` must contain the costs of iterations and a fleet.
@@ -71,9 +71,9 @@ def build_gateway(
     ``settings`` maps ``NAME.PARAM`` to the value of the parameter.
 
     ``setup.fleet`` is required. ``matched`` returns the number of a request's prompt tokens that
-    the best worker has cached; by default, the caches are unknown. If several routers have
-    gateways, ``terms`` limits a client's lead over clients at other gateways. Raises UsageError for
-    an unknown name or a setting that is not allowed.
+    the best worker has cached; by default, the caches are unknown. If each of several routers has a
+    gateway, ``terms`` limits a client's lead in service over clients that wait at other gateways.
+    Raises UsageError for an unknown name or a setting that is not allowed.
     """
     kind: Any = policy_class(policy)
     params = make_params(GATEWAY, GatewayParams, settings)
@@ -97,8 +97,8 @@ def build_gateway(
             )
         if scheduler.decodes_first is not None:
             raise UsageError(
-                f"gateway = {policy!r}: this scheduler chooses between prompts and decoding, which "
-                f"a gateway cannot do; use --local {policy}"
+                f"gateway = {policy!r}: this scheduler chooses between prefill and decode steps, "
+                f"which a gateway cannot do; use --local {policy}"
             )
         scheduler.prepare(setup)
         if isinstance(scheduler, FlowPolicy):

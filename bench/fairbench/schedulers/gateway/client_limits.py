@@ -23,7 +23,7 @@ from fairbench.schedulers.load_cap import AUTO, CAP_UNITS, BatchCost, step_units
 from fairbench.schedulers.output_lengths import OutputLengths
 from fairbench.schedulers.program_states import ProgramStates
 
-# the key (priority, client) of the requests of one client with one priority
+# the pair (priority, client), under which a client's requests of one priority are stored
 Own: TypeAlias = tuple[int, str]
 
 
@@ -37,11 +37,11 @@ class ClientLine:
     """
 
     def __init__(self) -> None:
-        # ``_turns`` maps each priority to an ordered mapping of turns, from the number of the
-        # request that gave the turn to the client that has the turn.
+        # ``_turns`` holds the clients that have turns, by priority, in the order of the turns. A
+        # turn's key is the number of the request whose arrival gave the turn.
         self._turns: dict[int, OrderedDict[int, str]] = {}
-        # ``_heaps`` holds heaps of requests by program and arrival. A heap may contain requests
-        # that were already removed.
+        # ``_heaps`` holds a heap of each client's requests, by program and then by arrival. A heap
+        # may contain requests that were already removed.
         self._heaps: dict[Own, list[tuple[int, int, Request]]] = {}
         self._waiting: Counter[Own] = Counter()
         # ``_places`` maps each waiting request to its priority and number.
@@ -77,12 +77,12 @@ class ClientLine:
         return request
 
     def drop_request(self, request: Request) -> bool:
-        """Remove a waiting request and a turn of its client; return False if it does not wait."""
+        """Remove a waiting request and one turn of its client; return False for other requests."""
         if request not in self._places:
             return False
         priority, number = self._places[request]
         turns = self._turns[priority]
-        # The request's own turn may have been used by another request of the client.
+        # If another request of the client has used this turn, the client's next turn is removed.
         if number not in turns:
             number = next(one for one, client in turns.items() if client == request.client)
         self._remove(request, number)
@@ -102,9 +102,8 @@ class ClientLine:
 def reserved_tokens(request: Request) -> int:
     """Return the maximum KV memory that an engine may use for a request, in tokens.
 
-    The maximum KV memory is the prompt length plus ``max_new_tokens``. SGLang reserves up to 4,096
-    output tokens at admission, and vLLM allocates blocks as the output grows. SGLang and vLLM
-    retract no running request to admit a new request.
+    SGLang reserves up to 4,096 output tokens at admission, and vLLM allocates blocks as the output
+    grows. SGLang and vLLM retract no running request to admit a new request.
     """
     return request.input_tokens + request.max_new_tokens
 
@@ -131,13 +130,14 @@ class ClientLimits:
       engine's load cap.
     - Clients with requests divide the limits of all workers in proportion to their weights. A
       client without admitted requests may always send one request.
-    - A worker may have requests that reserve ``client_memory`` tokens in total
-      (``reserved_tokens``). A client may use only its share, by weight, of the memory and requests
-      that other clients leave free. If a client could use all free memory, a second heavy client
-      would use up the reserve.
+    - The requests at a worker may reserve at most ``client_memory`` tokens in total
+      (``reserved_tokens``). Of the memory and the number of requests that other clients leave
+      unused, a client may use only a part in proportion to its weight. Without this rule, two heavy
+      clients could use up the memory that is reserved for new clients.
     - With ``tenants``, the limits are divided among the outermost tenants instead of the clients.
     - A reserve stays free for clients that arrive later, because running requests are never
-      removed. The reserve is the share of an imaginary client of weight ``client_reserve``.
+      removed. The reserve is as large as the share of a further client with the weight
+      ``client_reserve``.
 
     Raises UsageError for ``auto`` if the costs of steps are unknown.
     """
@@ -191,7 +191,7 @@ class ClientLimits:
                 del self._lines[owner]
 
     def leave_line(self, request: Request) -> bool:
-        """Remove a waiting request; return False if the request does not wait for the limits."""
+        """Remove a request that waits because of the limits; return False for any other request."""
         owner = self._owner(request)
         line = self._lines.get(owner)
         if line is None or not line.drop_request(request):
@@ -241,12 +241,7 @@ class ClientLimits:
     def _is_part(
         self, owner: str, each: float, held: HeldAmounts, more: int, weights: float
     ) -> bool:
-        """Return whether the owner may use ``more`` additional tokens or requests.
-
-        ``each`` is the limit per worker, in the same unit as ``more``. An owner may use at most its
-        share, by weight, of the total limit. The owner and the reserve also divide the part that
-        other owners leave free in proportion to their weights.
-        """
+        """Return whether the owner (a client or a tenant) may use ``more`` tokens or requests."""
         assert self._setup.fleet is not None, "limits are of workers"
         weight, mine = self._setup.weight(owner), held.by_owner[owner]
         everything = len(self._setup.fleet.workers()) * each
@@ -255,7 +250,7 @@ class ClientLimits:
         return mine + more <= weight * most
 
     def _weights(self, *newcomers: str) -> float:
-        """Return the total weight of the reserve, ``newcomers`` and the owners with requests."""
+        """Return the weight of the reserve, ``newcomers`` and all owners with requests."""
         present = {*self._under_way, *self._lines, *newcomers}
         # ``fsum`` returns the same sum for any order of the weights.
         return fsum(map(self._setup.weight, present)) + self._reserve

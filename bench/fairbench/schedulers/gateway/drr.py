@@ -18,8 +18,8 @@ class DRR(SharePolicy):
     """Deficit round robin: clients take turns, and each turn adds a quantum of credit.
 
     A client without queued requests loses its remaining credit, but keeps a debt. No client
-    starves. Unless prices are corrected, the charges per weight of two waiting clients differ by
-    less than a quantum plus the highest request price of each client. The price of a request
+    starves. If ``corrected`` is false, two waiting clients' charges, divided by their weights,
+    differ by less than a quantum plus both clients' highest request prices. The price of a request
     (``PriceParams``) may differ from the work that the request causes. In a tree of tenants, the
     children of each tenant take turns. InferGrid's "deficit round robin" is a different rule,
     ``infergrid-drr``.

@@ -11,7 +11,7 @@ from typing import ClassVar
 from fairbench.core import Request
 
 Matched = Callable[[Request], int]
-"""A function that returns the number of prompt tokens that the best worker has cached now."""
+"""A function that returns the length (tokens) of a prompt's longest cached prefix at any worker."""
 
 
 class Order(ABC):
@@ -33,12 +33,12 @@ class Order(ABC):
     def first_of(self, flow: Iterable[Request]) -> Request:
         """Return the request of ``flow`` (a client's queue) that is sent first.
 
-        Precondition: the flow is not empty, and is sorted by arrival.
+        Precondition: ``flow`` is not empty, and is sorted by arrival.
         """
         return min(flow, key=self.rank)
 
     def ordered(self, requests: Iterable[Request]) -> Sequence[Request]:
-        """Sort ``requests``, which must be in order of arrival, by this order."""
+        """Sort requests by rank. Precondition: ``requests`` are in order of arrival."""
         return sorted(requests, key=self.rank)
 
 
@@ -57,12 +57,12 @@ class EarliestDeadline(Order):
         return request.arrival_s + self.ttl_s if self.ttl_s < inf else inf
 
 
-# maximum number of a client's requests that are matched with the caches, because matching is slow
+# maximum number of a client's requests that are compared, because a look-up of prefixes is slow
 LOOKAHEAD = 64
 
 
 class LongestPrefix(Order):
-    """An order by the longest cached prefix at any worker, among the first 64 requests of a flow.
+    """An order that sends the request with the longest cached prefix at any worker first.
 
     A request with a short cached prefix may starve if requests with longer prefixes keep arriving.
     """

@@ -22,9 +22,9 @@ class FlowPolicy(LocalScheduler):
 
     A band is all requests of one priority, and a flow is one client's requests in a band. After the
     policy has chosen a flow, an ``Order`` chooses one of its requests. Each band has its own policy
-    object. Any ``LocalScheduler`` can order a band; a FlowPolicy also receives the ends of
-    requests. A policy with ``orders_bands`` orders the requests of all priorities; its
-    ``priorities`` override the priorities of clients' requests. A policy with ``needs_sessions``
+    object. Any ``LocalScheduler`` can order the requests of a band; a ``FlowPolicy`` is also told
+    when requests end. A policy with ``orders_bands`` orders the requests of all bands. The mapping
+    ``priorities`` sets the priority of all requests of a client. A policy with ``needs_sessions``
     uses the sessions of requests. ``detector`` names the policy's default saturation detector.
 
     The methods ``place`` and ``given_up`` are optional. ``place(request, now_s)`` returns the
@@ -102,12 +102,12 @@ class PriceParams:
 
 
 NextClient = Callable[[str], str]
-"""A function that returns, for a client or a tenant, the client that is served next."""
+"""A function that returns the client to serve next at or below a node of the tree of tenants."""
 
 
 @dataclass(frozen=True)
 class ShareParams(PriceParams):
-    """The prices of ``PriceParams``, and parameters for tenants and weights.
+    """The parameters of a ``SharePolicy``: prices (``PriceParams``), tenants and weights.
 
     With ``tenants=tree``, service is divided among siblings at each level of the tree of tenants.
     ``weights`` of clients override the experiment's weights.
@@ -142,7 +142,7 @@ class SharePolicy(FlowPolicy):
 
     @abstractmethod
     def charge_node(self, tenant: str, node: str, price: float, *, sent: bool) -> None:
-        """Charge a node below a tenant; a negative price is a refund.
+        """Charge ``price`` to the child ``node`` of a tenant; a negative price is a refund.
 
         ``sent`` is true for a request that is sent now, and false for a correction.
         """

@@ -27,9 +27,7 @@ class OutputsAhead:
     """A rule that charges a client's mean output in advance and corrects the charge at the end.
 
     If outputs were charged only at the end, the queue would send all requests of a client before
-    its first output ends. Without waiting requests, the client would lose its lead over other
-    clients by the lift at its next arrival ([VTC] lines 8-13). Precondition: the scheduler declares
-    ``refunds_tokens``.
+    its first output ends. Precondition: the scheduler declares ``refunds_tokens``.
     """
 
     def __init__(self, scheduler: LocalScheduler) -> None:
@@ -128,7 +126,7 @@ class InOrder(FCFS):
 
 
 class HoldsRequests(Protocol):
-    """The interface of a queue before the workers, whose host reports all events.
+    """The interface of a queue before the workers, in a simulator or a router (the host).
 
     The host calls ``shed`` and then ``release`` after every event, and at the time that ``wake_s``
     returns.
@@ -138,14 +136,14 @@ class HoldsRequests(Protocol):
         """Add an arriving request; return False if the request is refused."""
 
     def shed(self, now_s: float) -> Collection[Request]:
-        """Drop requests that must not wait longer, and return them; the host refuses them."""
+        """Remove and return requests that must not wait longer; the caller refuses them."""
         return ()
 
     def release(self, now_s: float, send: Send) -> None:
         """Call ``send`` for each request that may be sent to a worker now, in order."""
 
     def wake_s(self, now_s: float) -> float | None:
-        """Return the time (s) of the next call without an event, or None for no call."""
+        """Return the time (s) at which to call ``release`` even without an event, or None."""
 
     def moved(self, request: Request, worker: int | None) -> None:
         """Record that a sent request moved to another worker, or to no worker (None)."""
@@ -160,7 +158,7 @@ class HoldsRequests(Protocol):
         """Handle the end of a sent request.
 
         ``now_s`` is the time in seconds, or None to use the time of the latest event. ``read`` is
-        the server's report of the prompt's length, which corrects the charge, or None.
+        the server's report of the prompt's length, or None; the report corrects the charge.
         """
 
     def withdraw(self, request: Request) -> None:
@@ -175,7 +173,7 @@ T = TypeVar("T")
 
 
 class QueueHost(Generic[T]):
-    """A host of a queue before the workers, in the simulator or in a real router.
+    """The owner of a queue before the workers: a simulator or a real router.
 
     ``held`` maps each queued request to the data that the host needs to send it.
     """
@@ -233,7 +231,7 @@ class GatewayQueue(HoldsRequests):
         # ``shared`` holds the counters that several routers share, or None if counters are not
         # shared.
         self.shared = shared
-        # time (s) until which requests wait for clients at another router, or None for no wait
+        # time (s) up to which no request is sent, so that other routers' clients catch up, or None
         self._held_until_s: float | None = None
         self._flows = scheduler if isinstance(scheduler, FlowPolicy) else None
         self._ahead = ahead
@@ -365,7 +363,7 @@ class GatewayQueue(HoldsRequests):
 
 
 def arrival_queue(router: Router) -> GatewayQueue:
-    """Return a queue for a router that queues requests, in the router's ``order`` or by arrival."""
+    """Return a router's own queue, sorted by the router's ``order`` or, by default, by arrival."""
     return GatewayQueue(router.order or InOrder(InOrder.Params()), router, AlwaysRoom())
 
 
@@ -398,7 +396,7 @@ class Gateway(HoldsRequests):
         self._ends: list[tuple[float, int, Request]] = []
         self._numbers = count()
         self._displaced: list[Request] = []
-        # ``others`` holds the latest sums of charges of the gateways of other routers.
+        # ``others`` holds the latest sums of charges that other routers' gateways have sent.
         self.others = Heard()
         self._changes = Changes()
 
@@ -410,7 +408,7 @@ class Gateway(HoldsRequests):
 
     @property
     def balances(self) -> Mapping[int, Mapping[str, float]]:
-        """Return the clients' balances in each band's policy."""
+        """Return the balances of clients, by priority."""
         return {band: queue.scheduler.balances() for band, queue in self._bands.items()}
 
     def enter(self, request: Request, now_s: float) -> bool:
@@ -469,7 +467,7 @@ class Gateway(HoldsRequests):
 
         for request in self._limits.admit_freed() if self._limits is not None else ():
             if not self._bands[self._band_of[request]].enter(request, now_s):
-                # A policy may refuse a request that waited for the client's limits.
+                # A policy may refuse a request that had to wait because of its client's limits.
                 assert self._limits is not None
                 self._limits.end_admitted(request, 0)
                 self._hold_no_more(request)
@@ -563,7 +561,7 @@ class Gateway(HoldsRequests):
         return self.others.latest
 
     def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
-        """Apply the charges and the waiting clients of another router's gateway."""
+        """Apply the charges of another router's gateway, and record the clients waiting there."""
         newly = self.others.newer(origin, totals)
         if newly is None:
             return
@@ -580,7 +578,7 @@ class Gateway(HoldsRequests):
 
     @property
     def ahead(self) -> float:
-        """The largest lead of a served client over a client that waited at another router."""
+        """The largest lead in service of a client over a client that waited at another router."""
         found = [queue.shared.ahead for queue in self._bands.values() if queue.shared is not None]
         return max(found, default=0.0)
 

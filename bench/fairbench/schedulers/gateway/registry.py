@@ -104,8 +104,8 @@ class GatewayParams:
         if self.tenants is not None and not self.limits_clients:
             raise ValueError(
                 f"tenants = {self.tenants!r}: has no effect without a limit per client; set "
-                "gateway.client_limit, too. To give tenants to a policy, set POLICY.tenants "
-                "instead"
+                "gateway.client_limit, too. To group a policy's clients by tenant, leave "
+                "gateway.tenants out, and set POLICY.tenants"
             )
 
 

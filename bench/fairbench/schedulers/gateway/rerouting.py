@@ -47,7 +47,7 @@ class Rerouting(Router):
     def __init__(self, router: Router) -> None:
         self.router = router
         self.choose: Choice = lambda request, worker, now_s: worker
-        # ``_routed`` maps each request that ``choose`` moved to the inner router's choice.
+        # ``_routed`` stores the inner router's choice for each request that ``choose`` moved.
         self._routed: dict[Request, int] = {}
         self.order = router.order
 

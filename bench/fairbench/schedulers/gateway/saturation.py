@@ -49,7 +49,7 @@ class Detector(ABC):
         """Return whether the cluster can take one more request."""
 
     def wake_s(self, now_s: float) -> float | None:
-        """Return the time (s) at which the queue must check again without an event, or None."""
+        """Return the time (s) at which to call ``has_room`` even without an event, or None."""
         return None
 
     def on_sent(self, request: Request, worker: int) -> None:
@@ -83,13 +83,13 @@ class _Load(NamedTuple):
 class Concurrency(Detector):
     """A detector that compares unfinished requests, or their prompt tokens, with a capacity.
 
-    The rules follow llm-d's concurrency-detector (llm-d-router @3fdd2e6). A worker's unfinished
-    requests (``by=requests``) or their prompt tokens (``by=tokens``) are divided by its capacity.
-    With ``by=larger`` (llm-d's ``hybrid``), the larger of both quotients is used. The cluster can
-    take a request while the mean quotient is below 1. The detector counts sent and finished
-    requests itself, so its counts are never delayed. The detector counts the whole prompt until the
-    request ends, while llm-d counts the uncached part until the first token. Unlike llm-d's router,
-    fairbench's router sees all workers, including full workers.
+    The rules follow llm-d's concurrency-detector (llm-d-router @3fdd2e6). A worker's load is the
+    number of its unfinished requests (``by=requests``), or of their prompt tokens (``by=tokens``),
+    divided by its capacity. With ``by=larger`` (llm-d's ``hybrid``), the load is the larger of
+    these two loads. The cluster can take a request while the workers' mean load is below 1. The
+    detector counts sent and finished requests itself, so its counts are never delayed. The detector
+    counts the whole prompt until the request ends, while llm-d counts the uncached part until the
+    first token. Unlike llm-d's router, fairbench's router sees all workers, including full workers.
     """
 
     name = "concurrency"

@@ -29,8 +29,8 @@ class TokenBucket(LocalScheduler):
         """Parameters of the buckets: ``rate_per_min`` and ``burst`` are numbers of requests.
 
         With ``tenants=tree``, each outermost tenant has one bucket for all its clients. If
-        ``weights`` are given, they override the experiment's weights, and multiply the rate and the
-        burst (at least 1) of each client or tenant. Without ``weights``, every weight is 1.
+        ``weights`` are given, they override the experiment's weights, and multiply each bucket's
+        rate and burst; a burst below 1 becomes 1. Without ``weights``, every weight is 1.
         """
 
         rate_per_min: Positive = 600.0

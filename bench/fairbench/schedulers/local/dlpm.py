@@ -24,13 +24,13 @@ KEPT_AS_IN_DLPM = (
 
 
 class DLPM(FairScheduler):
-    """Longest cached prefix first among clients with positive credit, which is granted in quanta.
+    """Longest cached prefix first, among the requests of clients with positive credit.
 
     ``select`` implements lines 16 to 22 of Algorithm 1, ``Turns`` implements CHECKREFILL (lines 3
     to 8), and ``Prices`` has the charges (lines 23 and 26). Clients get a quantum when no waiting
-    client has positive credit. Algorithm 1, as printed, does not end in two cases. ``select``
-    therefore ends after a pass over the whole queue without an admission (line 17). Refills that
-    leave all clients in debt are repeated in a single step (line 7).
+    client has positive credit. Algorithm 1, as printed, loops forever in two cases. If a pass over
+    the whole queue admits no request (line 17), ``select`` ends. If one refill would leave all
+    clients in debt (line 7), several quanta are granted in a single step.
     """
 
     name = "dlpm"
@@ -44,12 +44,12 @@ class DLPM(FairScheduler):
         ``no_room=stop`` ends the pass at a request that does not fit, as SGLang does;
         ``no_room=skip`` tries the next request, as Algorithm 1 does. ``refill=relaxed`` selects
         ``RelaxedTurns``, which only matters with ``no_room=skip``. ``join`` is the initial credit
-        of a client: ``zero``, as in Algorithm 1 and by default, or one ``quantum``. With a quantum,
-        a new client need not wait until other clients have used up their quanta. ``rejoin`` decides
-        when idle clients leave the client list. With ``charge_recompute``, the second prefill of a
-        retracted request is charged, too. ``FairParams`` explains ``sharing``, ``charge``,
-        ``tenants`` and ``weights``; with ``charge=gpu-time``, a quantum is the GPU time of
-        ``quantum`` computed tokens. When memory runs out, ``preempt=fair`` retracts the newest
+        of a client: ``zero``, as in Algorithm 1 and by default, or one ``quantum``. A client that
+        starts with a quantum need not wait until other clients have used up their quanta.
+        ``rejoin`` decides when idle clients leave the client list. With ``charge_recompute``, the
+        second prefill of a retracted request is charged, too. ``FairParams`` explains ``sharing``,
+        ``charge``, ``tenants`` and ``weights``; with ``charge=gpu-time``, a quantum is the GPU time
+        of ``quantum`` computed tokens. When memory runs out, ``preempt=fair`` retracts the newest
         request of the client that is furthest ahead in service; by default, the engine chooses.
         """
 

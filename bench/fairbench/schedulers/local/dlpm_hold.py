@@ -14,7 +14,7 @@ from fairbench.schedulers.local.dlpm import DLPM, KEPT_AS_IN_DLPM
 from fairbench.schedulers.params import NotNegativeInt
 from fairbench.tenants import ROOT
 
-# At a batch cost of ``FLOOR_UNITS`` units, a decode step has an efficiency of 4/5.
+# batch cost in units (``load_cap``) above which requests wait; 1/5 of a step's time is then fixed
 FLOOR_UNITS = 4
 QUANTUM = 5_000
 
@@ -27,8 +27,8 @@ class HoldingDLPM(DLPM):
     again and fill the batch while this client still has credit. ``HoldingDLPM`` lets requests wait
     if only running clients without waiting requests have positive credit, and if the batch is large
     enough to be efficient. No request waits forever, because running requests spend credit or
-    finish. DLPM's bound holds, because quanta are granted later than by DLPM, but always to all
-    waiting clients together.
+    finish. DLPM's bound on service differences holds, because all waiting clients still get their
+    quanta at the same time.
     """
 
     name = "dlpm-hold"
@@ -39,9 +39,9 @@ class HoldingDLPM(DLPM):
     class Params(DLPM.Params):
         """The parameters of DLPM, and of the rule that lets requests wait (off if ``hold=false``).
 
-        ``floor`` is the batch cost (``BatchCost``) above which requests wait; 0 means four units
-        (``load_cap``). If the costs of decode steps are unknown, a request's cost is its context
-        length in tokens, and the scheduler works like DLPM unless ``floor`` is set.
+        ``floor`` is the batch cost (``BatchCost``), in tokens, above which requests wait; 0 selects
+        ``FLOOR_UNITS`` units. If the costs of decode steps are unknown, a request's cost is its
+        context length in tokens, and the scheduler works like DLPM unless ``floor`` is set.
         """
 
         constants: ClassVar[tuple[str, ...]] = KEPT_AS_IN_DLPM

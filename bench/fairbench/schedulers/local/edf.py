@@ -22,17 +22,17 @@ AGED, IN_TIME, LATE = range(3)
 class EDF(LocalScheduler):
     """Earliest deadline first, with preemption; requests that would be late go last.
 
-    Requests are ordered by the latest time of the next token with which all deadlines can be met at
-    the batch's present pace (``Slack.due_s``). A request is late if the predicted prefill of its
-    whole prompt would end after this time. Late requests go last, because their admission would
-    only make other requests late. Requests that have waited for ``aging_s`` seconds go first, in
-    order of arrival, so no request starves. The pass stops at the first request that does not fit,
-    so that later requests do not take the memory that becomes free.
+    Requests are ordered by ``Slack.due_s``, the time by which a request's next token must come so
+    that its deadlines can be met at the batch's present pace. A request is late if the predicted
+    prefill of its whole prompt would end after ``Slack.due_s``. Late requests go last, because
+    their admission would only make other requests late. Requests that have waited for ``aging_s``
+    seconds go first, in order of arrival, so no request starves. The pass stops at the first
+    request that does not fit, so that later requests do not take the memory that becomes free.
 
-    A request that does not fit preempts running requests if it would otherwise be late within
-    ``rescue_s`` seconds (``Victims``). When memory runs out, the engine also retracts requests in
-    the order of ``Victims``. The preemption rules are new in fairbench; the order is classical
-    (Jackson 1955, Liu and Layland 1973).
+    If a request does not fit, and would be late unless it starts within ``rescue_s`` seconds, it
+    preempts running requests, which ``Victims`` chooses. When memory runs out, the engine also
+    retracts requests in the order of ``Victims``. The preemption rules are new in fairbench; the
+    order is classical (Jackson 1955, Liu and Layland 1973).
     """
 
     name = "edf"
@@ -51,7 +51,7 @@ class EDF(LocalScheduler):
         or ``quicker`` (the faster way). ``swap`` copies the cache from CPU memory, or recomputes
         the cache if CPU memory has no room. With ``preempt=no``, EDF preempts no request. In
         engines whose steps mix prompts and outputs, ``chunks`` limits the prompt tokens of a step
-        so that running requests stay in time (``chunk_budget``).
+        so that running requests meet their deadlines (``chunk_budget``).
         """
 
         default_s: Positive = 30.0

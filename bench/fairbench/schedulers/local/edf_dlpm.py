@@ -1,4 +1,4 @@
-"""Deadlines for requests that can be in time, and DLPM for all other requests."""
+"""The scheduler ``edf-dlpm``, which combines earliest deadline first with DLPM."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class EDFThenDLPM(UrgentDLPM):
     longer once its requests are late. Among requests with equal deadlines, requests of clients with
     positive credit go first, and then requests with longer cached prefixes. A late request, or a
     request without a deadline, goes first after ``aging_s`` seconds if its client has positive
-    credit. Without aging, many requests with deadlines would starve requests without deadlines.
-    Without the condition on credit, a client could go first by sending many late requests. No
-    theorem bounds the clients' shares: a client that claims tighter deadlines gets more service.
+    credit. Without aging, many requests with deadlines would starve requests without deadlines. If
+    aging did not require credit, a client could go first by sending many late requests. No theorem
+    bounds the clients' shares: a client that claims tighter deadlines gets more service.
     """
 
     name = "edf-dlpm"

@@ -98,8 +98,8 @@ class FairScheduler(LocalScheduler):
         """Set the account, and the charging rule that the parameters select.
 
         ``prices`` are by default the prices in ``params``. ``tokens`` is the class of the rule that
-        charges tokens (instead of GPU time). Raises UsageError for parameters that combine GPU time
-        with ``sharing``.
+        charges tokens (instead of GPU time). Raises UsageError if ``sharing`` is combined with
+        charging by GPU time.
         """
         if prices is None:
             assert isinstance(params, FairParams)
@@ -122,7 +122,7 @@ class FairScheduler(LocalScheduler):
         self.charging.retracted(request)
 
     def furthest_ahead_first(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        """Sort running requests by their clients' lead in service, the highest and newest first."""
+        """Sort running requests: highest lead in service of the client first, then newest first."""
         newest = [one.request for one in running][::-1]
         ahead = {client: self.account.ahead(client) for client in {r.client for r in newest}}
         return sorted(newest, key=lambda request: ahead[request.client], reverse=True)

@@ -19,17 +19,17 @@ from fairbench.schedulers.views import least_first
 class Priority(LocalScheduler):
     """vLLM's priority policy: the request with the lowest priority number goes first.
 
-    Requests with equal numbers go by arrival. A pass stops at the first request that does not fit.
-    As in vLLM 0.32.0 (V1, vllm/v1/core/sched), no request is preempted to admit another request.
-    When memory runs out, the request with the highest number and latest arrival is retracted. A
-    client with a low number can starve all other clients. Clients choose their numbers freely.
+    Requests with equal priority numbers are served in order of arrival. A pass stops at the first
+    request that does not fit. As in vLLM 0.32.0 (V1, vllm/v1/core/sched), no request is preempted
+    to admit another request. When memory runs out, the latest request with the highest priority
+    number is retracted. A client with low priority numbers can starve all others.
     """
 
     name = "priority"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``of`` maps clients to numbers that replace their requests' numbers."""
+        """Parameters: ``of`` maps clients to priority numbers, which override those of requests."""
 
         of: dict[str, int] = field(default_factory=dict)
 

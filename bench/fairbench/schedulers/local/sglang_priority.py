@@ -21,12 +21,12 @@ from fairbench.schedulers.views import CLIP_MAX_NEW_TOKENS, least_first
 class SGLangPriority(LocalScheduler):
     """SGLang's priority policy: the request with the highest priority number goes first.
 
-    Requests with equal numbers go in the order of the queue. The rules follow schedule_policy.py of
-    SGLang 0.5.23. A request that does not fit preempts running requests if their numbers are lower
-    by more than ``threshold`` and the preemptions free enough memory. The request with the lowest
-    number and the latest arrival is preempted first. Preempted requests are recomputed. SGLang
-    preempts in the pass after the failed admission, but this scheduler preempts in the same pass.
-    Requests with low numbers may starve.
+    Requests with equal priority numbers keep the order of the queue. The rules follow
+    schedule_policy.py of SGLang 0.5.23. A request that does not fit preempts running requests if
+    their priority numbers are lower by more than ``threshold`` and the preemptions free enough
+    memory. The latest request with the lowest priority number is preempted first. Preempted
+    requests are recomputed. SGLang preempts in the pass after the failed admission, but this
+    scheduler preempts in the same pass. Requests with low priority numbers may starve.
     """
 
     name = "sglang-priority"
@@ -34,7 +34,7 @@ class SGLangPriority(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``of`` maps clients to numbers that replace their requests' numbers.
+        """Parameters: ``of`` maps clients to priority numbers, which override those of requests.
 
         ``low_first`` is SGLang's ``--schedule-low-priority-values-first``, and ``preempt=false`` is
         ``--disable-priority-preemption``.
@@ -85,7 +85,7 @@ class SGLangPriority(LocalScheduler):
 
 
 def _enough(candidates: list[Running], tokens: int) -> list[Request]:
-    """Return the first candidates that together free ``tokens``, or [] if all free less."""
+    """Return the first candidates that together free enough tokens, or [] if all free too few."""
     chosen: list[Request] = []
     for one in candidates:
         chosen.append(one.request)

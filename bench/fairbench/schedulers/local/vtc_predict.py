@@ -32,7 +32,7 @@ class PredictiveVTC(VTC):
 
     @dataclass(frozen=True)
     class Params(VTC.Params):
-        """The parameters of VTC, ``predictor``, the predictor's relative ``error`` and ``cost``."""
+        """The parameters of VTC, plus a ``predictor`` with a relative ``error``, and a ``cost``."""
 
         constants: ClassVar[tuple[str, ...]] = ("form", "input_weight", "output_weight", "preempt")
 

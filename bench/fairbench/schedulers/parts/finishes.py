@@ -22,7 +22,7 @@ _PROMPT = 1_024
 
 
 class RequestWork:
-    """The work of a request, which is its additional GPU time in tokens of prefill.
+    """The GPU time that a request adds (its work), in units of the prefill time of a token.
 
     The fixed time of a step does not count as work, because the whole batch shares it. Without
     ``costs``, work is measured as input + 2 x output tokens.
@@ -44,7 +44,7 @@ class RequestWork:
         return self.work_tokens(cached_tokens, new_tokens, output_tokens) * self._token_s
 
     def work_tokens(self, cached_tokens: int, new_tokens: int, output_tokens: float) -> int:
-        """Return the work of a partly cached prompt and its output in tokens, at least 1."""
+        """Return the work of a request, at least 1, in units of the prefill time of a token."""
         if self._units is None or self._costs is None:
             return max(1, round(new_tokens + OUTPUT_PRICE * output_tokens))
         prefill_s = self._costs.prefill_s(cached_tokens, new_tokens) - self._iteration_s
@@ -81,13 +81,13 @@ class WorkerBacklog:
         return self._of_client.keys()
 
     def add_work(self, request_id: int, client: str, work: int) -> None:
-        """Add the work of a request that has arrived, in tokens of prefill."""
+        """Add the work of a new request to its client's unfinished work."""
         self._of_request[request_id] = client, work
         self._of_client[client] = self.work(client) + work
         self._sums = None
 
     def remove_work(self, request_id: int) -> None:
-        """Remove a finished request's work."""
+        """Remove the work of a finished request from its client's unfinished work."""
         client, work = self._of_request.pop(request_id)
         self._of_client[client] -= work
         if not self._of_client[client]:
@@ -99,24 +99,24 @@ class WorkerBacklog:
         self._sums = None
 
     def finish_of_more(self, client: str, work: int) -> float:
-        """Return when a new request of ``work`` would end under fair sharing, in prefill tokens.
+        """Return the work that the worker does, under fair sharing, until a new request ends.
 
-        The request ends when its client has received service x, the sum of the client's backlog and
-        ``work``. By the end of the request, another client j has received service of min(backlog_j,
-        x weight_j / weight). The result is the sum of the service of all clients. A call takes
-        O(log clients) time; the first call after a change takes O(clients log clients) time.
+        The request ends when its client has received service for its backlog and for ``work``.
+        Until then, other clients receive service in proportion to their weights, at most their
+        backlogs. A call takes O(log clients) time, and the first call after a change takes
+        O(clients log clients) time.
         """
         return self.until(client, self.work(client) + work)
 
     def until(self, client: str, done: float) -> float:
-        """Return the service of all clients together when the client has received ``done``."""
+        """Return all clients' total service when ``client`` has received the service ``done``."""
         mine, weight = self.work(client), self._weight(client)
         level = done / weight
         sums = self._sums = self._sums or self._summed()
         below = bisect_right(sums.levels, level)
         done_by_then, not_done = sums.work[below], sums.weight[-1] - sums.weight[below]
         if mine / weight <= level:
-            done_by_then -= mine  # the client's own backlog is included in ``done``
+            done_by_then -= mine  # ``done`` already counts the client's own service
         else:
             not_done -= weight
         return done + done_by_then + level * not_done
@@ -161,10 +161,10 @@ class TenantBacklog:
             backlog.reweigh()
 
     def finish_of_more(self, client: str, work: int) -> float:
-        """Return when a new request of ``work`` would end under fair sharing, in prefill tokens.
+        """Return the work that the worker does, under fair sharing, until a new request ends.
 
-        The end is computed from the client up to its outermost tenant, because the service of a
-        tenant is the service of all its children together.
+        The result is computed from the client up to its outermost tenant, because a tenant's
+        service is the total service of its children.
         """
         *tenants, leaf = self._lineage(client)
         done = self._among(leaf).finish_of_more(leaf, work)
@@ -179,7 +179,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-# ratios of work to weight at which sums are stored; above the highest ratio, bounds are loose
+# ratios of service to weight at which ``FinishBounds`` stores the total service of all clients
 LEVELS: Floats = np.concatenate(([0.0], 2.0 ** np.arange(-4, 26, 1 / 16)))
 
 
@@ -193,23 +193,23 @@ ROUNDING = 1e-6
 class FinishBounds:
     """Lower bounds of ``WorkerBacklog.finish_of_more`` for all workers at once.
 
-    If a client with backlog m sends a request of work s, the request ends at s + G((m + s) /
-    weight). The function G(x) is the sum of min(backlog_j, x weight_j) over all clients j at the
-    worker. G is concave and increasing, so a chord between two levels is a lower bound of G. The
-    values of G at ``LEVELS`` are stored in whole tokens, rounded down, so rounding errors do not
-    accumulate. ``set_work`` takes O(levels) time, and ``lower_bounds`` takes O(workers) time. The
-    arrays take O(workers x levels) memory.
+    The class stores the total service of all clients at a worker for fixed ratios of service to
+    weight (``LEVELS``). The total is the sum of min(backlog, ratio x weight) over all clients. The
+    total is a concave function of the ratio, so linear interpolation gives a lower bound. The
+    stored totals are whole numbers, rounded down, so repeated updates cause no rounding errors.
+    ``set_work`` takes O(levels) time, and ``lower_bounds`` takes O(workers) time. The arrays take
+    O(workers x levels) memory.
     """
 
     def __init__(self, weight: Callable[[str], float], workers: int) -> None:
-        """Create empty bounds; ``workers`` is the highest worker number plus one."""
+        """Create bounds for idle workers; ``workers`` is the highest worker number plus one."""
         self.workers = workers
         self._weight = weight
         self._got = np.zeros((workers, len(LEVELS)), np.int64)
         self._numbers = np.arange(workers)
         self._of_client: dict[str, dict[int, int]] = {}
-        # ``_of_weight`` maps each weight, and ``_caps`` each client, to the largest amount of work
-        # that counts at each level. A client keeps the weight of its first request.
+        # A client's service at a level is at most the level times the client's weight.
+        # ``_of_weight`` stores these limits by weight, and ``_caps`` by client.
         self._of_weight: dict[float, Integers] = {}
         self._caps: dict[str, Integers] = {}
 
@@ -228,7 +228,7 @@ class FinishBounds:
             del self._of_client[client], self._caps[client]
 
     def lower_bounds(self, client: str, works: Floats) -> Floats:
-        """Return for each worker a lower bound of the end of a request with the work ``works``."""
+        """Return lower bounds of ``finish_of_more``, given the request's work at each worker."""
         levels = works.copy()
         if at := self._of_client.get(client):
             levels[list(at)] += list(at.values())
@@ -247,14 +247,14 @@ FEW = 16
 
 
 class Costs(NamedTuple):
-    """A request's work at each of the ``workers`` (bits), which cache equally many tokens."""
+    """A request's work at a set of ``workers`` that cache equally many tokens of its prompt."""
 
     work: int
     workers: int
 
 
 class Least:
-    """The earliest end of a request found so far, and the workers (bits) with this end."""
+    """The earliest finish of a request found so far, and the set of workers with this finish."""
 
     __slots__ = ("finish", "workers")
 
@@ -285,11 +285,11 @@ class Finishes:
 
     @property
     def floor(self) -> int:
-        """The request's lowest work at any worker, which is a lower bound of its earliest end."""
+        """The request's lowest work at any worker; no worker can finish the request earlier."""
         return min(work for work, _ in self.costs)
 
     def least(self, among: int) -> Least:
-        """Return the request's earliest end at the workers in the non-empty set ``among``."""
+        """Return the request's earliest finish at the workers in the non-empty set ``among``."""
         if self.bounds is not None and among.bit_count() > FEW:
             return self._of_few(among, self.bounds)
         least = Least()
@@ -299,10 +299,10 @@ class Finishes:
         return least
 
     def _of_few(self, among: int, bounds: FinishBounds) -> Least:
-        """Return the request's earliest end, although only a few workers are examined.
+        """Return the earliest finish, but examine only workers that may have it.
 
-        Among idle workers, the search examines one worker for each amount of work. Busy workers are
-        examined in ascending order of their lower bounds.
+        Idle workers with the same work finish at the same time, so one of them is examined. Busy
+        workers are examined in ascending order of the lower bounds of their finish times.
         """
         least = Least()
         for work, workers in self.costs:
@@ -370,7 +370,7 @@ class Backlogs(dict[int, WorkerBacklog | TenantBacklog]):
             backlog.reweigh()
 
     def bounds(self) -> FinishBounds | None:
-        """Return the bounds of requests' ends, or None in a small fleet or a tree of tenants."""
+        """Return the ``FinishBounds``, or None for a small fleet or a tree of tenants."""
         if self._bounds is None and len(self) > FEW and self._lineage is None:
             self._bounds = FinishBounds(self._weight, max(self) + 1)
             for worker, backlog in self.items():

@@ -1,4 +1,4 @@
-"""A router's live workers, their requests in flight, and the rotation between equal workers.
+"""A router's live workers, their requests in flight, and the rotation that breaks ties.
 
 A set of workers is an integer with one bit per worker, which makes set operations fast.
 """
@@ -20,7 +20,7 @@ def as_bits(workers: Iterable[int]) -> int:
 
 
 def lowest(bits: int) -> int:
-    """Return the lowest worker number in a set. Precondition: the set is not empty."""
+    """Return the lowest worker number in the set ``bits``. Precondition: ``bits`` is not 0."""
     return (bits & -bits).bit_length() - 1
 
 
@@ -35,9 +35,9 @@ def members(bits: int) -> Iterator[int]:
 class Fleet:
     """The live workers in ascending order, and the number of requests in flight at each.
 
-    When a worker leaves, its requests are no longer counted. If one of these requests finishes
-    later, ``end_request`` returns False, even if the worker has joined again. Routing requires at
-    least one live worker. ``everyone`` is the set of all live workers, as bits.
+    When a worker leaves, its requests are no longer counted. If a request of a worker that left
+    finishes later, ``end_request`` returns False, even if the worker has joined again. Routing
+    requires at least one live worker. ``everyone`` is the set of all live workers, as bits.
     """
 
     def __init__(self, workers: int) -> None:
@@ -119,14 +119,14 @@ class Fleet:
         """Return the worker with the lowest cost; ``costs`` lists workers in ascending order.
 
         Ties rotate: the first tied worker after the winner of the last tie is chosen. Without
-        rotation, worker 0 would get all requests of an idle cluster. Choices without a tie do not
-        move the rotation, because otherwise one worker could win every tie.
+        rotation, worker 0 would get all requests of an idle cluster. Only ties advance the
+        rotation; otherwise, one worker could win every tie.
         """
         least = min(costs.values())
         return self.in_turn(as_bits(worker for worker, cost in costs.items() if cost == least))
 
     def in_turn(self, tied: int) -> int:
-        """Return the next worker of the set ``tied`` (bits) in the rotation (see ``cheapest``)."""
+        """Return the next worker of the set ``tied`` in the rotation (see ``cheapest``)."""
         if not tied & (tied - 1):
             return lowest(tied)
         after = self._last_turn + 1
@@ -142,7 +142,7 @@ class Fleet:
         those[now] = those[now] | bit if now in those else bit
 
 
-# A worker with at least this multiple of ``below`` requests in flight is overloaded.
+# A worker is overloaded if its requests in flight are at least ``QUEUES_FROM`` times ``below``.
 QUEUES_FROM = 4
 
 

@@ -1,4 +1,4 @@
-"""Preble's costs of GPUs, and autoscaling ([Preble] Section 3.2 and Algorithm 2)."""
+"""Preble's load cost of each GPU, and its autoscaling rule ([Preble] Section 3.2, Algorithm 2)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVICTION_SCAN_NODES = 128
 
 
 class EvictionCost:
-    """The cost of the evictions that a request would cause (gap D1 in [gaps]).
+    """The cost of the evictions that a request would cause ([gaps] D1).
 
     The cost of an evicted node is its prefill time times the fraction of requests that use it.
 
@@ -52,7 +52,7 @@ class EvictionCost:
 
 
 class Missed(NamedTuple):
-    """The number of a prompt's ``tokens`` that are not cached at the ``workers`` (bits)."""
+    """The number of prompt ``tokens`` that are not cached at the set ``workers`` of workers."""
 
     tokens: int
     workers: int
@@ -69,7 +69,7 @@ class PromptMatch(NamedTuple):
 
     @classmethod
     def of(cls, node: PrebleNode, tokens: int, tree: PrebleTree, everyone: int) -> Self:
-        """Match a prompt of ``tokens`` tokens with the caches of all workers."""
+        """Match a prompt, whose path ends at ``node``, with the caches of all workers."""
         rest, missed = everyone, []
         for depth, workers in tree.levels(node):
             missed.append(Missed(tokens - depth, workers))
@@ -93,7 +93,7 @@ class LoadCost:
         self._evictions = evictions
 
     def cheapest(self, among: int, match: PromptMatch) -> int:
-        """Return the workers (bits) with the lowest cost for a prompt.
+        """Return the set of workers with the lowest cost for a prompt.
 
         Workers with the least load plus prefill (L + P) are examined first, so that the eviction
         cost M is computed for few workers.
@@ -124,7 +124,7 @@ class LoadCost:
         return tied
 
     def _offers(self, among: int, missed: Missed) -> Iterator[tuple[int, int, int]]:
-        """Yield load plus prefill time (us), ascending, with the uncached tokens and workers."""
+        """Yield (load plus prefill time in us, uncached tokens, workers), least time first."""
         prefill_us = self._times.prefill_us(missed.tokens)
         for load_us, workers in self._windows.loads.ascending(missed.workers & among):
             yield load_us + prefill_us, missed.tokens, workers
@@ -141,12 +141,11 @@ class Sent(NamedTuple):
 class Autoscaler:
     """A monitor of each prefix's queueing time at each GPU ([Preble] §3.2).
 
-    A prefix is identified by its key portion: the deepest node of a path that is longer than all
-    nodes above it together ([Preble] §A). A prefix is overloaded on a GPU if its mean queueing time
-    grows by a factor of at least ``factor`` between the halves of the window, as in Preble's code.
-    The mean in the newer half must also exceed the time to compute the prefix, because a copy would
-    otherwise cost more than it saves. The queueing time is the time to the first token minus the
-    prefill time that was estimated at dispatch.
+    A prefix is identified by its ``key_portion``. A prefix is overloaded on a GPU if its mean
+    queueing time in the newer half of the window is at least ``factor`` times the mean in the older
+    half, as in Preble's code. The mean in the newer half must also exceed the time to compute the
+    prefix; otherwise, a copy of the prefix would cost more than it saves. The queueing time is the
+    time to the first token minus the prefill time that was estimated at dispatch.
     """
 
     def __init__(self, factor: float, window_s: float, times: TimeModel) -> None:
@@ -172,7 +171,7 @@ class Autoscaler:
         self._sent.pop(request.request_id, None)
 
     def overloaded(self, end: PrebleNode, worker: int, now_s: float) -> PrebleNode | None:
-        """Return the key portion of the path to ``end`` if it is overloaded on the GPU, or None."""
+        """Return the prefix's key portion if the prefix is overloaded on the GPU, or None."""
         key = key_portion(end)
         halves = key.waits[worker].halves(now_s) if worker in key.waits else None
         if halves is None:
@@ -184,9 +183,10 @@ class Autoscaler:
     def move_half(
         self, key: PrebleNode, worker: int, window: GpuWindow, to: int, tree: PrebleTree
     ) -> None:
-        """Send half of the load below the prefix ``key`` to the GPU ``to``.
+        """Send half of the load of longer prompts that begin with ``key`` to the GPU ``to``.
 
-        Past queueing times at ``worker`` are deleted, so new growth must precede the next copy.
+        Past queueing times at ``worker`` are deleted, so the prefix is copied again only if its
+        queueing time grows again.
         """
         split_subtree(key, window, to, tree)
         key.waits.pop(worker)
@@ -195,8 +195,8 @@ class Autoscaler:
 def key_portion(end: PrebleNode) -> PrebleNode:
     """Return the key portion of the path to ``end`` ([Preble] §A).
 
-    The key portion is the deepest node at or above ``end`` whose edge is longer than all edges
-    above it together. The root is its own key portion.
+    The key portion is the deepest node of the path whose edge has more tokens than all earlier
+    edges of the path together.
     """
     node = end
     while node.parent is not None and 2 * node.length <= node.depth:
@@ -205,11 +205,11 @@ def key_portion(end: PrebleNode) -> PrebleNode:
 
 
 def split_subtree(key: PrebleNode, window: GpuWindow, to: int, tree: PrebleTree) -> None:
-    """Send future requests for half of the load below ``key`` to the GPU ``to``.
+    """Pin children of the node ``key`` to the GPU ``to``, so that half of their load moves there.
 
     A child node's load is the load of the window's requests whose prompts pass through the child
-    ([Preble] Alg. 2). A child node with a single request stays at its GPU, because no further
-    request may follow. Requests whose prompts end at ``key`` go to the GPU with less load.
+    ([Preble] Alg. 2). A child node with a single request stays at its GPU, because perhaps no
+    further request uses it. Requests whose prompts end at ``key`` go to the GPU with less load.
     """
     shared = {c: load for c, (requests, load) in window.loads_below(key).items() if requests > 1}
     stays = goes = 0

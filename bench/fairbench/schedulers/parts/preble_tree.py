@@ -23,7 +23,7 @@ class WaitWindow:
         self._expire(now_s)
 
     def halves(self, now_s: float) -> tuple[float, float] | None:
-        """Return the mean queueing time in the older and newer half, or None if one is empty."""
+        """Return the mean queueing time in each half of the window, or None if a half is empty."""
         self._expire(now_s)
         middle_s = now_s - self._window_s / 2
         older = [wait_s for at_s, wait_s in self._seen if at_s < middle_s]
@@ -48,9 +48,9 @@ NOWHERE = -1
 class PrebleNode(LocationNode):
     """A node of Preble's prefix tree.
 
-    ``hits`` counts, for each worker, the window's requests whose prompts pass through the node.
-    ``touched`` maps each worker that caches the node to the number of the last dispatch through the
-    node. ``waits`` maps workers to queueing times if the node is the key portion of a prefix.
+    ``hits`` counts, for each worker, recent requests whose prompts contain the node's prefix.
+    ``touched`` maps each worker that caches the node to the number of the last dispatch that used
+    the node. ``waits`` maps workers to queueing times if the node is the key portion of a prefix.
     ``home`` is the worker to which new requests with the node's prefix go, or ``NOWHERE``.
     """
 
@@ -109,9 +109,9 @@ class PrebleTree(LocationTree[PrebleNode]):
     ) -> Iterator[tuple[PrebleNode, int]]:
         """Yield the nodes that the worker would evict to free ``tokens``, and the tokens of each.
 
-        The least recently used nodes are evicted first, and leaves before their parents. Only the
-        needed tokens of the last evicted node count. Nodes in ``keep`` (the new request's path up
-        to the root) are never evicted. The tree must not change during the iteration.
+        The least recently used nodes are evicted first, and leaves before their parents. The last
+        node may be evicted in part. Nodes in ``keep`` (the new request's path up to the root) are
+        never evicted. The tree must not change during the iteration.
         """
         for number, end in self._ends[worker].items():
             for node in self.upward(end):
@@ -144,7 +144,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         if before is None:
             self.held_tokens[worker] += node.length
         elif self._ends[worker].get(before) is node:
-            # An older dispatch, whose path ended at ``node``, has no node left for eviction.
+            # Each node of the dispatch ``before`` was used again, so none is left to evict.
             del self._ends[worker][before]
         node.touched[worker] = self._dispatches
         node.hits[worker] = node.hits.get(worker, 0) + 1
@@ -162,7 +162,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         if ends.get(number) is node:
             above = next((n for n in self.upward(node) if worker in n.touched), None)
             if above is not None and above.touched[worker] == number:
-                # The node's ancestor takes the node's position in the eviction order.
+                # The nearest cached ancestor is now the last node of the dispatch.
                 ends[number] = above
             else:
                 del ends[number]

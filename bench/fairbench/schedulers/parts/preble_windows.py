@@ -19,7 +19,7 @@ TINY_PREFILL_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class TimeModel:
-    """A linear model of GPU time by numbers of tokens, in whole microseconds.
+    """A linear model of GPU time as a function of token counts, in whole microseconds.
 
     With floats, rounding errors would make the loads of idle GPUs unequal.
     """
@@ -72,7 +72,7 @@ class GpuWindow:
 
     @property
     def load_us(self) -> int:
-        """The load L (us): prefill times, plus the decode time of a mean output per request."""
+        """The load L (us): the sum of the window's prefill times and expected decode times."""
         return self.prefill_us + len(self._assigned) * self._decode_us
 
     @property
@@ -120,7 +120,7 @@ FEW = 16
 
 
 class Loads:
-    """The load L of each worker, and the workers (bits) of each load."""
+    """The load L of each worker, and the set of workers with each load."""
 
     def __init__(self) -> None:
         self._of: dict[int, int] = {}
@@ -159,7 +159,7 @@ class Loads:
         return most
 
     def ascending(self, among: int) -> Iterator[tuple[int, int]]:
-        """Yield the loads of a set of workers in ascending order, each with its workers (bits)."""
+        """Yield the different loads of the workers ``among``, ascending, each with its workers."""
         if among.bit_count() <= FEW:
             found: dict[int, int] = {}
             for worker in members(among):
@@ -175,11 +175,11 @@ class Loads:
                     return
 
     def lightest(self, among: int) -> int:
-        """Return the workers (bits) with the lowest load in a non-empty set."""
+        """Return the set of workers with the lowest load in a non-empty set."""
         return next(self.ascending(among))[1]
 
 
-# relative difference of two GPUs' ratios below which the ratios are compared exactly
+# relative rounding error of ``_ratios``; closer ratios are compared by a more exact formula
 ROUNDING = 1e-12
 
 
@@ -247,11 +247,11 @@ class Windows:
             self._update_sums(worker)
 
     def decode_heavy(self, imbalance_ratio: float) -> int:
-        """Return the GPUs (bits) with an unusually high ratio of decoding to prefill time.
+        """Return the set of GPUs whose ratio of decoding time to prefill time is unusually high.
 
-        The GPUs with the highest ratio are returned if this ratio is above ``imbalance_ratio``
-        times the ratio of all GPUs together. A GPU that mostly decodes has spare compute for the
-        prefill of an exploring request ([Preble] §3.2).
+        The result contains the GPUs with the highest ratio of decoding to prefill time, if this
+        ratio is above ``imbalance_ratio`` times the ratio of all GPUs together. A GPU that mostly
+        decodes has spare compute for long prefills ([Preble] §3.2).
         """
         if not self._prefill_us or not self._decode_us or imbalance_ratio == inf:
             return 0

@@ -38,10 +38,9 @@ class State:
 class Slack:
     """An estimate of requests' slack, from their deadlines and the batch's pace.
 
-    Requests decode in one batch. A running request delays other requests only by its prefill, by a
-    small part of each step and by its memory. Without a timing profile, as at unmeasured servers,
-    all times are 0 and only deadlines count. ``default_s`` is the deadline, in seconds after
-    arrival, of a request without a deadline.
+    A running request delays other requests of the batch only by its prefill, by a small part of
+    each step and by its memory. Without a timing profile, all times are 0 and only deadlines count.
+    ``default_s`` is the deadline, in seconds after arrival, of a request without a deadline.
     """
 
     def __init__(self, default_s: float) -> None:
@@ -56,7 +55,7 @@ class Slack:
 
     @property
     def costs(self) -> CostModel | None:
-        """The cost model of the timing profile, or None at unmeasured servers."""
+        """The cost model of the timing profile, or None for a server without a timing profile."""
         return self._setup.costs
 
     def prefill_s(self, tokens: int) -> float:
@@ -90,7 +89,7 @@ class Slack:
             self.step_s = self._setup.costs.decode_step_s(len(running) + 1, held)
 
     def due_s(self, request: Request) -> float:
-        """Return the latest time of the next token that meets all deadlines, or inf."""
+        """Return the time by which the next token must come to meet all deadlines, or inf."""
         state = self.states[request]
         total = self.lengths.expected_total(request, state.produced)
         due_s = self._end_s(request, state, total) - self.step_s * (total - state.produced - 1)
@@ -126,11 +125,11 @@ LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # limits on the prompt tokens in a step
 
 
 def chunk_budget(slack: Slack, running: RunningView, now_s: float) -> int:
-    """Return the largest number of tokens in a step that keeps decoding requests in time.
+    """Return the largest number of tokens in a step with which decoding requests meet deadlines.
 
-    A step may take the lowest time per remaining token that a decoding request has until its
-    deadline. [Sarathi] limits a step by the target time between tokens. Requests that will be late
-    in any case are ignored. The time of a step is its prefill time plus its decode time.
+    A decoding request that must produce n tokens in t seconds limits a step to t / n seconds.
+    [Sarathi] limits a step to the target time between tokens. Requests that will be late in any
+    case are ignored. The time of a step is its prefill time plus its decode time.
     """
     costs = slack.costs
     if costs is None:
@@ -151,8 +150,8 @@ class Victims:
 
     The first victims are running requests that can no longer be in time. The next victims are
     requests with later deadlines that can pause until the more urgent request has ended and still
-    be in time. Of these requests, the one with the most spare time, after the time to restore its
-    memory, is preempted first. A preempted request is not preempted again until it has produced
+    be in time. Requests with more spare time are preempted first; spare time excludes the time to
+    restore a request's memory. A preempted request is not preempted again until it has produced
     ``progress`` more tokens. A request that arrived at least ``aging_s`` seconds ago is never
     preempted. No request is preempted if all victims together would free too little memory. With
     ``swaps``, the victims' KV cache is copied to CPU memory if copying is faster than recomputing.
@@ -216,7 +215,7 @@ class Victims:
         tokens = one.held_tokens
         swap = self._copied_s(tokens) < inf and self._copied_s(tokens) == self._return_s(tokens)
         if swap:
-            # The engine calls ``note_retraction``, which reads ``_swapped``, during the ``yield``.
+            # During the ``yield``, the engine calls ``note_retraction``, which reads ``_swapped``.
             self._swapped.add(one.request)
             if (yield Preempt(one.request, swap=True)):
                 return True
@@ -242,7 +241,7 @@ class Victims:
         return state.produced >= state.spared and now_s - request.arrival_s < self.aging_s
 
     def _spare_s(self, left_s: float, return_s: float) -> float:
-        """Return for how many seconds a request can pause and be in time, or inf if it is late."""
+        """Return how long (s) a request can pause and still not be late, or inf if it is late."""
         return inf if left_s < self.slack.step_s else left_s - return_s
 
     def _return_s(self, tokens: int) -> float:

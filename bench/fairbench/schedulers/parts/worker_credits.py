@@ -53,7 +53,7 @@ class WorkerCredit(MutableMapping[int, float]):
     def spend(self, worker: int, cost: float) -> None:
         """Subtract ``cost`` from the credit at a worker.
 
-        The code repeats ``__setitem__`` for speed, because each request causes two calls.
+        The body of ``__setitem__`` is repeated here for speed.
         """
         if worker not in self._apart:
             self[worker] -= cost
@@ -81,11 +81,11 @@ class WorkerCredit(MutableMapping[int, float]):
         return sum(self._apart.values()) + self._level * self._untouched.bit_count()
 
     def refill(self, quantum: float, available: int) -> float:
-        """Grant quanta at all workers without credit until an available worker has credit.
+        """Grant the client quanta until it has positive credit at an available worker.
 
-        The method implements [DLPM] Alg. 2 lines 5-6, with all rounds in a single step.
-        Precondition: ``available`` (bits) is not empty, and the client has no credit at these
-        workers. Return the number of granted rounds of quanta.
+        The quanta are granted at all workers where the client has no credit, in a single step
+        ([DLPM] Alg. 2 lines 5-6). Return the number of rounds of quanta. Precondition:
+        ``available`` is a non-empty set of workers at which the client has no credit.
         """
         tried = [left for worker, left in self._apart.items() if available >> worker & 1]
         if available & self._untouched:
@@ -128,9 +128,9 @@ def to_forget(
 ) -> list[str]:
     """Return up to ``batch`` idle clients whose credits should be deleted.
 
-    ``credit`` is sorted by last use, the least recent first. The clients are chosen from the first
-    half of the idle clients. Clients with the most credit are chosen first, because a deletion
-    would erase a client's debt.
+    ``credit`` is sorted by last use, the least recent first. The clients are from the least
+    recently used half of all idle clients. Clients with the most credit are deleted first, because
+    deletion erases a debt.
     """
     idle = [client for client in credit if client not in busy]
     unused = idle[: max(batch, len(idle) // 2)]
@@ -141,14 +141,14 @@ class WorkerCredits:
     """The credits q_{i,w} of all clients i at all workers w.
 
     A client's requests may only go to workers at which the client has credit. A credit never
-    exceeds the quantum. A debt never exceeds a prompt plus the outputs of the client's unfinished
-    requests at the worker.
+    exceeds the quantum. A client's debt at a worker never exceeds the charge for one prompt plus
+    the outputs of its unfinished requests at the worker.
 
     Args:
         quantum: The quantum Q^w of a client of weight 1, in weighted tokens.
         fleet: The live workers.
-        tenants: Whether tenants have credits as well as clients. If so, a request may only go to
-            workers at which its client and all tenants of the client have credit.
+        tenants: Whether tenants have credits, too. If tenants have credits, a request may only go
+            to workers at which its client and all tenants of the client have credit.
     """
 
     setup = Setup()
@@ -177,10 +177,10 @@ class WorkerCredits:
         return quantum if self.unit_of_time is None else quantum * self.unit_of_time()
 
     def available(self, client: str) -> int:
-        """Return the workers (bits) at which the client has credit ([DLPM] Alg. 2 lines 3-6).
+        """Return the set of workers at which the client has credit ([DLPM] Alg. 2 lines 3-6).
 
-        If the client has credit at no worker, it first gets quanta. The set of workers is computed
-        after the quanta, because the loop of Algorithm 2 would not end otherwise.
+        A client without credit at any worker gets quanta. The set of workers is computed again
+        after quanta were granted; otherwise, the loop of Algorithm 2 would not end.
         """
         within = self._fleet.everyone
         for node in self.nodes(client):
@@ -218,7 +218,7 @@ class WorkerCredits:
             self._spend(self.of[node], node, worker, cost)
 
     def charge_end_capped(self, client: str, worker: int, cost: float) -> None:
-        """Charge like ``charge_end``, but limit a refunded credit to a quantum."""
+        """Charge like ``charge_end``; a refund raises a credit to at most one quantum."""
         for node in self.nodes(client):
             if cost < 0:
                 self._refund(self.of[node], node, worker, -cost)
@@ -258,8 +258,7 @@ class WorkerCredits:
         forgotten = self.shared.has_forgotten and client not in self.of
         credit, quantum = self.credit_of(client), self.quantum_of(client)
         credit.shift(change.rounds * quantum, change.charged)
-        # After this router has forgotten a client, other routers may report a credit above a
-        # quantum.
+        # A router that has deleted a client's charges may compute a credit above a quantum.
         if forgotten:
             credit.cap(quantum)
         for worker, charged in change.charged.items():
@@ -312,24 +311,25 @@ Charge = Literal["input", "uncached", "split", "owner", "gpu-time"]
 class DispatchCharging:
     """Charging of prompt tokens at dispatch, and of output tokens at the request's end.
 
-    With ``ahead``, a client's mean output is charged at dispatch and corrected at the end.
+    With ``ahead``, a client's mean output is charged at dispatch, and corrected at the request's
+    end.
     """
 
     token_ps: Callable[[], float] | None = None
-    """A function that returns a token's GPU time in picoseconds, or None if tokens are charged."""
+    """A function that returns a token's GPU time (ps), or None if tokens are charged instead."""
 
     def __init__(self, extend_weight: int, output_weight: int, *, ahead: bool = False) -> None:
         self.extend_weight = extend_weight
         self.output_weight = output_weight
         self._answers = MeanAnswers() if ahead else None
         self._ahead: dict[int, float] = {}
-        # ``_paid`` maps ids of unfinished requests to each client's charge at dispatch.
+        # ``_paid`` maps ids of unfinished requests to the charges at dispatch, by client.
         self._paid: dict[int, dict[str, float]] = {}
 
     def prepare(self, name: str, setup: Setup) -> None:
         """Receive the facts about the experiment.
 
-        Raises UsageError, naming the scheduler, if a fact that the charging needs is unknown.
+        Raises UsageError, naming the scheduler, if GPU time cannot be charged.
         """
 
     def dispatched(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
@@ -345,7 +345,7 @@ class DispatchCharging:
         return {request.client: self.extend_weight * tokens}
 
     def end_charge(self, request: Request, output_tokens: int) -> float:
-        """Return the remaining charge of a finished request, or a negative refund."""
+        """Return the charge that is due when a request ends; a negative charge is a refund."""
         self._paid.pop(request.request_id, None)
         cost = self.output_weight * output_tokens
         return cost if self._answers is None else cost - self._ahead.pop(request.request_id, 0)
@@ -440,9 +440,8 @@ def dispatch_charging(
             ``owner``, clients that share a prefix at the worker pay for the uncached part
             (``SharedCharges``). With ``gpu-time``, the prompt's expected GPU time is charged at
             dispatch and corrected to the request's true GPU time at the end.
-        ahead: Whether a client's mean output is charged at dispatch and corrected at the end. By
-            default, outputs are charged at the end ([DLPM] Alg. 2 line 22), so a client's credit
-            falls slowest at the slowest worker.
+        ahead: Whether a client's mean output is charged at dispatch and corrected at the request's
+            end. By default, outputs are charged at the request's end ([DLPM] Alg. 2 line 22).
     """
     if charge == GPU_TIME:
         return TimeDispatchCharging(extend_weight, output_weight, ahead=ahead)

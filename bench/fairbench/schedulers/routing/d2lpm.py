@@ -45,15 +45,15 @@ class D2LPM(CreditExchange, PrefixRouter):
         """Parameters of credits, charging and the prefix tree.
 
         ``worker_quantum`` is the paper's quantum Q^w in weighted tokens, for a client of weight 1.
-        If the quantum is only a few times the mean cost of a request, clients leave the worker with
-        their prefix after a few requests. ``dispatch_charging`` describes ``charge`` and
-        ``outputs``. Prefix matches of fewer than ``min_match_tokens`` tokens are ignored, such as a
-        system prompt that all clients share. With ``insert_on_finish``, a finished request's prompt
-        and output are added to the prefix tree, so that the next turn of a conversation matches.
+        If the quantum is only a few times the mean cost of a request, a client's credit at a worker
+        lasts for a few requests only. ``dispatch_charging`` explains ``charge`` and ``outputs``.
+        Prefix matches of fewer than ``min_match_tokens`` tokens are ignored, such as a system
+        prompt that all clients share. With ``insert_on_finish``, a finished request's prompt and
+        output are added to the prefix tree, so that the next turn of a conversation matches.
         Algorithm 2 of [DLPM] adds only prompts to the tree (line 18). ``tenants=tree`` keeps
         credits at every level of ``org/team/user``. ``max_tree_nodes`` is the maximum size of the
         prefix tree in nodes, a million by default. ``weights`` of clients override the experiment's
-        weights. ``Filling`` describes ``fill_below``; None and 0 select Algorithm 2 as published.
+        weights. ``Filling`` explains ``fill_below``; None and 0 turn this rule off.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("extend_weight",)

@@ -29,14 +29,14 @@ class FairFinish(PrefixRouter):
 
     The estimate for a worker (``WorkerBacklog.finish_of_more``) is the sum of the request's work,
     its client's backlog at the worker, and the work of other clients that fair sharing serves
-    first. Among the workers with the longest cached prefix, the router chooses the worker with the
-    lowest estimate. A worker with a shorter prefix is chosen only if its estimate is lower by more
-    than a slack. The slack is a multiple of the prefix's prefill time, so a cached document
-    attracts requests, but a short system prompt does not. Ties rotate. A request's work
-    (``RequestWork``) includes its expected output, which is the mean output of its client's
-    finished requests. No bound on service gaps is proved for the whole cluster, but the bounds of
-    the workers' local schedulers hold at each worker. In a large fleet, only a few workers are
-    examined (``Finishes``).
+    first. Among the workers with the longest cached prefix, the router chooses the worker at which
+    the request would end first. A worker with a shorter cached prefix is chosen only if the request
+    would end earlier there by more than ``slack`` times the prefill time of the longest cached
+    prefix. Long cached prefixes therefore attract requests more than short ones. Ties rotate. A
+    request's work (``RequestWork``) includes its expected output, which is the mean output of its
+    client's finished requests. No bound on service gaps is proved for the whole cluster, but the
+    bounds of the workers' local schedulers hold at each worker. In a large fleet, only a few
+    workers are examined (``Finishes``).
     """
 
     name = "fair-finish"
@@ -51,7 +51,7 @@ class FairFinish(PrefixRouter):
         If ``slack`` is 0, the lowest estimate always decides; if ``slack`` is inf, the longest
         cached prefix decides. With ``tenants=tree``, siblings share fairly at every level of
         ``org/team/user``. ``length_factor`` multiplies the expected output lengths, to measure the
-        effect of wrong predictions. ``D2LPM`` describes ``max_tree_nodes`` and ``weights``.
+        effect of wrong predictions. ``D2LPM`` explains ``max_tree_nodes`` and ``weights``.
         """
 
         slack: Annotated[float, Ge(0)] = SLACK
@@ -91,7 +91,7 @@ class FairFinish(PrefixRouter):
         return worker
 
     def _costs(self, request: Request, levels: Sequence[Holders]) -> list[Costs]:
-        """Return the request's work at each worker, where at least one prompt token is uncached."""
+        """Return the request's work at each worker; at least one prompt token must be computed."""
         output = self._lengths.expected(request.client) * (self.params.length_factor or 1.0)
 
         def cost(held_tokens: int, workers: int) -> Costs:

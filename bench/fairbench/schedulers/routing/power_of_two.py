@@ -22,7 +22,7 @@ class PowerOfTwo(CountingRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``load`` selects KV pool ``usage`` or requests ``in_flight``."""
+        """Parameters: ``load`` is KV pool ``usage`` or the number of requests ``in_flight``."""
 
         load: Literal["usage", "in_flight"] = "usage"
 

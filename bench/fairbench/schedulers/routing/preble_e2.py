@@ -19,15 +19,15 @@ from fairbench.schedulers.routing.bases import PrefixRouter
 class PrebleE2(PrefixRouter):
     """The router E2 as the Preble paper describes it ([Preble] Alg. 1 and 2, §3.2).
 
-    A request with more cached than uncached tokens exploits: it goes to the cheapest GPU that has
-    the longest cached prefix of the request. A request with at most half of its tokens cached
-    explores. An exploring request goes to a GPU with an unusually high share of decoding or, if
-    there is none, to the cheapest GPU. A GPU's cost is the sum of its load in the window (L), the
-    recomputation of evicted tokens (M) and the prefill of uncached tokens (P). If an exploiting
-    request's GPU is the most loaded GPU, with more than ``rebalance_threshold`` times the lowest
-    load, the request goes to the least loaded GPU. If the queueing time of a prefix on a GPU keeps
-    growing, an exploiting request goes to the least loaded GPU without the prefix, which computes a
-    copy. Half of the load of longer prompts with the prefix moves to the same GPU. Ties rotate.
+    A request with more cached than uncached tokens exploits the cache: it goes to the cheapest GPU
+    that has the longest cached prefix of the request. Any other request explores: it goes to a GPU
+    that decodes unusually much or, if there is none, to the cheapest GPU. A GPU's cost is the sum
+    of its load in the window (L), the recomputation of evicted tokens (M) and the prefill of
+    uncached tokens (P). If the GPU with the longest cached prefix is the most loaded GPU, with more
+    than ``rebalance_threshold`` times the lowest load, the request goes to the least loaded GPU. If
+    the queueing time of a prefix on a GPU keeps growing, the next request with this prefix goes to
+    the least loaded GPU without the prefix, which computes a copy. Half of the load of longer
+    prompts with the prefix also moves to the GPU with the copy. Ties rotate.
     """
 
     name = "preble-e2"
@@ -40,15 +40,15 @@ class PrebleE2(PrefixRouter):
         ``window_s`` is the length H of the paper's window. An infinite threshold turns its rule
         off, and ``eviction_cost=false`` omits the cost M. ``rebalance_threshold`` is the paper's
         Th_bal (1.5 in Preble's code). ``autoscale_factor`` is the factor by which the queueing time
-        must grow within H before a prefix is copied; the paper uses 2. ``imbalance_ratio`` is the
-        paper's IMBALR. A GPU's share of decoding is unusually high if its ratio of decoding to
-        prefill time is above IMBALR times the ratio of all GPUs ([gaps] D2).
+        must grow within the window before a prefix is copied; the paper uses 2. A GPU decodes
+        unusually much if its ratio of decoding to prefill time is above ``imbalance_ratio`` (the
+        paper's IMBALR) times the ratio of all GPUs together ([gaps] D2).
 
         ``capacity_tokens`` is the size of a worker's KV pool in tokens, which determines the
-        eviction cost M. If ``capacity_tokens`` is 0, ``Setup.pool_tokens`` is used; M is 0 if both
-        are unknown. A pool fills up earlier than the router assumes, because the router does not
-        count outputs. ``default_output_tokens`` is the assumed mean output length on a GPU before
-        its first request has finished. The prefill times are Preble's for Mistral 7B on an A100. A
+        eviction cost M. If ``capacity_tokens`` is 0, ``Setup.pool_tokens`` is used; if both are 0,
+        M is 0. A pool fills up earlier than the router assumes, because the router does not count
+        outputs. ``default_output_tokens`` is the assumed mean output length on a GPU before its
+        first request has finished. The prefill times are Preble's for Mistral 7B on an A100. A
         prompt of fewer than ``prefill_linear_from_tokens`` tokens takes ``prefill_short_ms``, and a
         prompt of fewer than 64 tokens takes ``prefill_tiny_ms``. ``decode_ms_per_token`` is the
         time per output token of an 8B model on an A100 that runs one request.

@@ -18,9 +18,9 @@ from annotated_types import Ge, Gt, Le
 from fairbench.core import LENGTH, LLM, Demand, Prompt, Segment
 from fairbench.workloads.items import Item
 
-# The tokens of a constant part of a prompt are 0 if the prompt lacks the part.
+# The number of tokens in a constant part of a prompt; 0 means that the prompt lacks the part.
 PartTokens = Annotated[int, Ge(0), Le(10**7)]
-# The tokens of an output, or the limit on the tokens of an output.
+# The number of output tokens, or an output limit such as ``max_new_tokens``.
 OutputTokens = Annotated[int, Ge(1), Le(10**6)]
 MeanTokens = Annotated[float, Ge(1), Le(1e7)]
 # The standard deviation of the logarithm of a random length.
@@ -54,7 +54,7 @@ class Program(Job):
 
     To define a kind, write a subclass and add the subclass to ``KINDS``. The subclass needs
     ``kind``, ``build``, ``run``, and a frozen dataclass ``Params`` with the keys of ``[params]``,
-    without defaults. ``build`` must draw all random values, because ``demand`` counts all tokens.
+    without defaults. ``build`` must draw all random values: ``demand`` counts tokens before a run.
     """
 
     kind: ClassVar[str]
@@ -77,9 +77,9 @@ class Program(Job):
 
     @classmethod
     def pick(cls, params: Any, rng: random.Random, number: int) -> int:
-        """Return the number of the item in the data set for a program, by default ``number``.
+        """Return the number of a program's item in the data set: ``number``, unless overridden.
 
-        A kind overrides this method if several of its programs use the same item.
+        A program kind overrides this method if several programs use one item of the data set.
 
         Args:
             params: Parameters of the program kind.
@@ -146,8 +146,8 @@ def sample_exchanges(
 ) -> list[tuple[int, int]]:
     """Draw the input and output lengths of ``count`` exchanges, in tokens.
 
-    Names of parameters begin with ``asked`` or ``answered``. The prefix ``user``, for example,
-    selects ``user_tokens`` and ``user_sigma``.
+    ``asked`` and ``answered`` are prefixes of parameter names: ``user``, for example, selects
+    ``user_tokens`` and ``user_sigma``.
     """
     inputs = (getattr(params, f"{asked}_tokens"), getattr(params, f"{asked}_sigma"))
     outputs = (getattr(params, f"{answered}_tokens"), getattr(params, f"{answered}_sigma"))
@@ -172,7 +172,7 @@ def check_mean(params: Any, name: str) -> None:
 
 
 def check_allowed(max_new_tokens: int | None, **output_tokens: int) -> None:
-    """Raise ValueError if an output is longer than ``max_new_tokens``; None allows any length."""
+    """Raise ValueError if an output is longer than ``max_new_tokens`` (None: no limit)."""
     for field, tokens in output_tokens.items():
         if max_new_tokens is not None and tokens > max_new_tokens:
             raise ValueError(

@@ -31,8 +31,8 @@ class Turn(NamedTuple):
 class Conversation(base.Program):
     """A sequence of calls; each prompt is the previous prompt, the previous output and a new part.
 
-    ``root`` is the beginning of the first prompt. The names of new parts contain ``part``, and the
-    names of calls begin with ``call``.
+    ``root`` is the beginning of the first prompt. Subclasses define ``part`` and ``call``, the
+    words in the names of new parts and of calls.
     """
 
     part: ClassVar[str]

@@ -15,7 +15,7 @@ from fairbench.workloads.programs import base
 
 
 class Question(NamedTuple):
-    """A question: seconds after the program's arrival, and lengths in tokens."""
+    """A question that is asked ``after_s`` seconds after the program's arrival."""
 
     after_s: float
     question_tokens: int

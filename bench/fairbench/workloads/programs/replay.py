@@ -50,7 +50,7 @@ class ReplayProgram(CallSequence):
     ) -> Self:
         """Build the program with the calls of ``item``; raise UsageError for any other item."""
         if not isinstance(item, Recorded):
-            raise UsageError("program replay: needs arrivals of kind replay, which name the trace")
+            raise UsageError("program replay: needs arrivals of kind replay with the trace file")
         return cls(program_id, client, item.calls)
 
     @classmethod
@@ -65,8 +65,8 @@ class ReplayProgram(CallSequence):
 class _Strand:
     """The sequence of calls of one program or sub-agent.
 
-    Names of outputs begin with ``name``. ``depth`` is the number of calls of the program before the
-    first call of the sequence.
+    The names of the sequence's calls begin with ``name``. ``depth`` is the number of calls of the
+    program before the first call of the sequence.
     """
 
     def __init__(self, llm: LLM, calls: tuple[RecordedCall, ...], name: str, depth: int) -> None:
@@ -99,8 +99,7 @@ class _Strand:
     def _waiting_call(self, at: int) -> int:
         """Return the number of the first call that waits for the sub-agents of call ``at``.
 
-        The returned call also waits for the sub-agents of all calls between ``at`` and itself. In a
-        replay, a call waits for at least the sub-agents for which it waited in the recording.
+        In a replay, a call waits for at least the sub-agents for which it waited in the recording.
         """
         until = max(branch.until for branch in self._calls[at].branches)
         later = at + 1
@@ -146,9 +145,9 @@ class Session(CallSequence):
     class Params:
         """``file`` is a trace with sessions: a path, or a name in a folder of ``FAIRBENCH_DATA``.
 
-        Only sessions are drawn whose longest prompt has ``least_tokens`` to ``most_tokens`` tokens.
-        A session ends after ``most_calls`` calls, not counting calls of sub-agents. ``think_scale``
-        multiplies all recorded pauses.
+        A session is drawn only if its longest prompt has ``least_tokens`` to ``most_tokens``
+        tokens. A session ends after ``most_calls`` calls, not counting calls of sub-agents.
+        ``think_scale`` multiplies all recorded pauses.
         """
 
         file: str
@@ -176,7 +175,7 @@ class Session(CallSequence):
 
 
 class _Copy:
-    """A copier of calls: content that recorded sessions do not share is replaced by new content."""
+    """A copy of a session, with new names for content that recorded sessions do not share."""
 
     def __init__(self, name: str, think_scale: float) -> None:
         self._name = name

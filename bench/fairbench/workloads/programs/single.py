@@ -22,7 +22,7 @@ class Single(Program):
 
     @dataclass(frozen=True, slots=True)
     class Params:
-        """Lengths in tokens, drawn uniformly from ``_min`` to ``_max`` (inclusive)."""
+        """Inclusive bounds of input and output lengths (tokens), which are drawn uniformly."""
 
         input_min: InputTokens
         input_max: InputTokens

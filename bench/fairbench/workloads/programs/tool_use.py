@@ -1,4 +1,4 @@
-"""A question after the description of a tool; some tools are more popular ([Preble] §A.1)."""
+"""Programs that ask a question after a tool's description ([Preble] §A.1)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GOLDEN = 0.6180339887498949  # Multiples of this ratio, modulo 1, are spread eve
 
 
 class _Tools(NamedTuple):
-    """The tools, most popular first: cumulative fractions of programs, and description lengths."""
+    """Each tool's cumulative share of programs and description length, most popular tool first."""
 
     shares: tuple[float, ...]
     lengths: tuple[int, ...]
@@ -116,5 +116,5 @@ def _tools(params: ToolUse.Params) -> _Tools:
     ]
     scale = params.tool_tokens / sum(map(float.__mul__, shares, raw))
     lengths = tuple(max(1, round(length * scale)) for length in raw)
-    # The last fraction, that of all tools, is left out, because rounding may make it less than 1.
+    # The last cumulative share (of all tools) is left out: rounding may make it less than 1.
     return _Tools(tuple(accumulate(shares))[:-1], lengths)

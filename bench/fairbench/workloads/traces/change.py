@@ -109,8 +109,8 @@ def combined(senders: TraceTable, prompts: TraceTable) -> TraceTable:
 def anonymized(table: TraceTable, key: bytes) -> TraceTable:
     """Return the table with clients and blocks renamed by a keyed hash.
 
-    With equal keys, a client has the same label in all files. Only a user who has ``key`` can test
-    whether the name of a client occurs. Sessions are numbered, so they need no hash.
+    A client has the same label in all files with the same key. Only a user with the key can test
+    whether the table contains a given client. Sessions are numbered, so they need no hash.
     """
     labels = tuple(
         f"c-{_hash(b'client', name.encode(), key).hex()[: 2 * LABEL_BYTES]}"
@@ -150,7 +150,7 @@ SYNTHETIC = "synthetic"
 def assigned(table: TraceTable, count: int) -> TraceTable:
     """Assign each program to a random made-up client; client shares follow Zipf's law.
 
-    Assigned clients do not depend on the run's seed. All requests of a session go to one client.
+    The assignment does not depend on the run's seed. All requests of a session go to one client.
     """
     rng = stream(0, f"trace/clients/{count}")
     weights = list(accumulate(1 / rank for rank in range(1, count + 1)))

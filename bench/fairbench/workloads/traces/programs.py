@@ -48,7 +48,7 @@ class FileTraffic(Protocol):
         ...
 
     def count_programs(self, client: int, until_s: float) -> float:
-        """Return how many programs begin before ``until_s``, or an estimate for random times."""
+        """Return how many programs begin before ``until_s``; random times give an estimate."""
         ...
 
     def table(self, seed: int, until_s: float = inf) -> TraceTable:
@@ -59,9 +59,9 @@ class FileTraffic(Protocol):
 class Runs(NamedTuple):
     """Runs of blocks: sequences of consecutive blocks that always occur together in prompts.
 
-    A prompt contains whole runs, except that the prompt may end within its last run. The runs
-    ``first[i]`` to ``first[i + 1] - 1`` form the prompt of request i. ``key`` identifies a run, and
-    ``blocks`` is the number of blocks that a prompt has of this run.
+    A prompt is a sequence of runs, but may contain only the beginning of its last run. Rows
+    ``first[i]`` to ``first[i + 1] - 1`` describe the prompt of request i. ``key`` identifies a run
+    of blocks, and ``blocks`` is how many blocks of this run the prompt contains.
     """
 
     first: Ints
@@ -162,7 +162,7 @@ class RecordedTrace:
         return runs_of(self._table)
 
     def _program_of_rows(self, rows: list[int], speed: float) -> Recorded:
-        """Build the program of a session's rows; sub-agents become branches of calls."""
+        """Build a session's program from its rows; sub-agents become branches of calls."""
         of_branch: dict[int, list[int]] = {}
         for row in rows:
             of_branch.setdefault(int(self._table.branch[row]), []).append(row)
@@ -176,8 +176,7 @@ class RecordedTrace:
     def _branch(self, own: list[int], rows: list[int], speed: float) -> tuple[int, Branch]:
         """Return the sub-agent with requests ``rows``, and the number of the call that starts it.
 
-        The first call of the session that began after the sub-agent's recorded end waits for the
-        sub-agent.
+        The session's first call that was recorded after the end of the sub-agent waits for it.
         """
         table = self._table
         began_s, end_s = float(table.arrival_s[rows[0]]), float(_ends(table, rows).max())

@@ -1,4 +1,4 @@
-"""Reading of trace files: detection of the format, and programs by client."""
+"""Functions that detect the format of a trace file and read its programs by client."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fairbench.workloads.traces.table import TableBuilder, TraceTable
 from fairbench.workloads.traces.weka import WEKA, Weka
 
 PROGRAMS: dict[str, Weka | ServeGen] = {one.name: one for one in (WEKA, SERVEGEN)}
-"""The formats whose records are programs or distributions, tried first by the detection.
+"""The formats whose records are programs or distributions; they are detected first.
 
 A trace format outside this table is a layout of requests that ``fairbench.records`` reads.
 """
@@ -64,8 +64,8 @@ class TraceParams:
         columns: The names of columns, as comma-separated ``FIELD=COLUMN``.
         clients: The number of made-up clients to which programs are assigned; 0 keeps the recorded
             clients.
-        spread: Whether requests with equal recorded times get different times within an interval.
-        line: The number of the run to read from a file with several runs, counted from 1.
+        spread: Whether requests with equal times are spread until the next recorded time.
+        line: The run to read from a file with several runs, usually its line number (from 1).
         block_size: The tokens of each block in ``hash_ids``; 0 means the size that the file or the
             format defines.
         time_unit: The unit of times that have no unit, or "" if unknown.
@@ -199,13 +199,13 @@ def _with_synthetic_parts(table: TraceTable, params: TraceParams) -> TraceTable:
 def read_with_requests(
     params: TraceParams, fields: Collection[str], signs: Collection[str]
 ) -> tuple[ReadTrace, FileRequests | None]:
-    """Read the trace of a file, and its requests with the fields ``fields``.
+    """Read a trace file; return the trace, and its requests with additional ``fields``.
 
-    The function returns None instead of requests if the format is one of ``PROGRAMS``.
+    The requests are None if the format of the trace is one of ``PROGRAMS``.
 
     Args:
         params: The options for reading the file.
-        fields: Further fields of the requests to read.
+        fields: Additional fields to read for each request.
         signs: The names of columns that tell how requests ended.
     """
     path = find_trace_file(params.file)
@@ -252,9 +252,9 @@ def _trace_of_programs(path: Path, chosen: Weka | ServeGen, params: TraceParams)
 
 
 def joined_columns(names: Mapping[str, str]) -> str:
-    """Return column names by field as the text ``FIELD=COLUMN,...`` of ``TraceParams.columns``.
+    """Join column names to a text ``FIELD=COLUMN,...``, as in ``TraceParams.columns``.
 
-    Raises UsageError if a name contains a comma.
+    Raises UsageError if a column name contains a comma.
     """
     for field, name in names.items():
         if "," in name:

@@ -43,7 +43,7 @@ def prompt_text(value: Any, where: str) -> str:
     if is_blank(value) or value in ("[]", "{}", [], {}):
         return ""
     if not isinstance(value, str | list):
-        raise DataError(f"{where}: text = {shortened(repr(value))}: must be a string or messages")
+        raise DataError(f"{where}: text = {shortened(repr(value))}: must be a string or a list")
     return text_of(value)
 
 
@@ -68,8 +68,8 @@ def _block_id(value: Any) -> Any:
 def block_ids(value: Any, where: str) -> list[int]:
     """Return the block identities in a cell: a JSON list, or a text of separated numbers.
 
-    An unsigned 64-bit identity becomes the signed number with the same bits. Identities may be
-    texts or whole floats, because some tools cannot write 64-bit integers exactly.
+    An unsigned 64-bit identity becomes the signed number with the same bits. Block ids may be
+    strings or whole floats, because some tools cannot write 64-bit integers exactly.
     """
     if given(value) is None:
         return []
@@ -92,7 +92,7 @@ FIELDS = (
 )
 """The fields of records that a replay reads."""
 CALLED = {"csv": "lines", "jsonl": "lines", "vtc": "vtc-columns"}
-"""Trace formats that have another name than their layout, with the name of the layout."""
+"""Trace formats whose name differs from the name of their layout, with the layout's name."""
 LARGEST = {"input_tokens": MAX_INPUT, "output_tokens": MAX_OUTPUT, "max_tokens": MAX_OUTPUT}
 WHOLE = "must be a whole number of tokens from 0 to"
 
@@ -138,7 +138,7 @@ def format_name(layout: str, *, texts: bool) -> str:
 class TraceNotes(NamedTuple):
     """Facts about a trace: unit and zone of the times, the start time, and remarks for the user.
 
-    ``nameless`` is a remark for the user that no column names clients, or "" if a column does.
+    ``nameless`` tells the user that the trace has no client column, or is "" if it has one.
     ``cached`` is the name of a column of cached tokens that replays ignore, or "" if there is none.
     """
 
@@ -323,8 +323,8 @@ def _place_steps(
 ) -> None:
     """Compute arrivals that are stated only as delays after the previous step of a session.
 
-    A session whose requests have no times begins at 0. Raises DataError if a session has no time
-    although other sessions have calendar dates.
+    A session whose requests have no times begins at 0. Raises DataError if a session has no start
+    time but other sessions start at calendar dates.
     """
     columns = requests.columns
     # ``ended`` maps each client's session to the end of its last step, in ns.

@@ -71,7 +71,7 @@ class WindowedClient:
 
 
 class WindowedTrace:
-    """The traffic of windowed clients: each request is a program, and prompts share no prefix."""
+    """The traffic of clients whose rate changes by time window; prompts share no prefix."""
 
     drawn, pauses = True, False
     synthetic: tuple[str, ...] = ()
@@ -184,7 +184,7 @@ class ServeGen:
         return {"client", "windows", "lens"} <= set(first)
 
     def trace(self, records: Iterator[FilePlace], names: Mapping[str, str]) -> WindowedTrace:
-        """Return the trace of a file; raise UsageError if ``--map`` names columns (``names``).
+        """Return the trace of a file; raise UsageError if ``names`` has columns from ``--map``.
 
         Raises DataError with the line and the field.
         """
@@ -201,7 +201,7 @@ class ServeGen:
             else:
                 left_out += sum(window.count for window in client.windows)
         if not any(client.windows for client in clients):
-            raise DataError(f"{last}: must hold at least one client with windows and lengths")
+            raise DataError(f"{last}: at least one client must have entries in windows and lens")
         return WindowedTrace(tuple(clients), left_out, last.partition(", line ")[0])
 
 
@@ -214,7 +214,7 @@ def _client(record: Any, where: str) -> WindowedClient:
             )
     name = record.get("client")
     if isinstance(name, bool) or not isinstance(name, int | str):
-        raise DataError(f"{where}: client = {shortened(repr(name))}: must be a number or a text")
+        raise DataError(f"{where}: client = {shortened(repr(name))}: must be a number or string")
     found = [_window_values(window, where) for window in record["windows"]]
     starts = [start_s for start_s, *_ in found]
     width_s = min((b - a for a, b in pairwise(starts)), default=WIDTH_S)
@@ -235,9 +235,9 @@ def _window_values(window: Any, where: str) -> tuple[float, float, float, str]:
         if known and numbers[1] * WIDTH_S <= MAX_COUNT:
             return float(numbers[0]), float(numbers[1]), float(numbers[2]), window[3]
     raise DataError(
-        f"{where}: windows: {shortened(repr(window))}: must be [start, rate, CV, "
-        f"{' or '.join(map(repr, LAWS))}], with a rate of at most "
-        f"{MAX_COUNT / WIDTH_S:,.0f}/s"
+        f"{where}: windows: {shortened(repr(window))}: must be [start, rate, coefficient of "
+        f"variation, distribution], with a rate of at most {MAX_COUNT / WIDTH_S:,.0f}/s and the "
+        f"distribution {' or '.join(map(repr, LAWS))}"
     )
 
 
@@ -247,7 +247,7 @@ def _length_tables(tables: dict[str, Any], where: str) -> Iterator[LengthTable]:
         try:
             found.append((float(start), table))
         except ValueError:
-            raise DataError(f"{where}: lens: {shortened(repr(start))}: must be a time") from None
+            raise DataError(f"{where}: lens: key {shortened(repr(start))} must be a time") from None
     for start_s, table in sorted(found, key=lambda one: one[0]):
         columns = table if isinstance(table, dict) else {}
         yield LengthTable(

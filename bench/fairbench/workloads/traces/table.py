@@ -1,8 +1,8 @@
-"""The requests of a trace: one request as read, all requests as arrays, and statistics.
+"""Classes for one request of a trace and for a table of all requests, with statistics.
 
-Texts of prompts are split into blocks of characters and not stored. A block is identified by a
-hash of its characters and of all earlier blocks, so that texts with equal beginnings begin with
-equal blocks. If the log has token counts, the length of a block is the median over the prompts.
+Texts of prompts are split into blocks of characters and not stored. A block is identified by a hash
+of its characters and of all earlier blocks, so texts with equal beginnings have equal first blocks.
+If the log has token counts, blocks are sized by the median ratio of counted to estimated tokens.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def blocks_of(text: str) -> list[int]:
-    """Return the identities of the blocks of a text, of which the last block may be short."""
+    """Split a text into blocks and return their ids; the last block may be shorter."""
     found, before = [], b""
     for start in range(0, len(text), CHARACTERS):
         part = text[start : start + CHARACTERS].encode("utf-8", "surrogatepass")
@@ -78,7 +78,7 @@ def blocks_of(text: str) -> list[int]:
 def blocks_of_one_size(
     counts: Ints, ids: Ints, tokens: Ints, estimated: Ints
 ) -> tuple[Ints, Ints, int]:
-    """Fit blocks of text to the known token counts of prompts.
+    """Choose a block size and numbers of blocks that match the known tokens of prompts.
 
     The number of tokens in a block is ``BLOCK_TOKENS`` times the median of ``tokens / estimated``.
 
@@ -102,7 +102,7 @@ def blocks_of_one_size(
 
 
 def _covering(ids: list[int], wanted: int) -> list[int]:
-    """Return ``wanted`` identities of blocks for a prompt whose text has the identities ``ids``.
+    """Shorten or extend the list of a prompt's block ids to ``wanted`` ids.
 
     If ``ids`` is too long, identities are dropped; if ``ids`` is too short, new identities are
     derived from the last block. If ``ids`` has fewer than half of the wanted blocks, the log
@@ -203,7 +203,7 @@ def _sums_before(counts: Ints) -> Ints:
 
 
 class TableBuilder:
-    """A builder of a table from rows in any order; messages call the file ``shown``."""
+    """A builder of a table from rows in any order; ``shown`` is the file's name in messages."""
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
@@ -258,7 +258,7 @@ class TableBuilder:
 
 
 class PromptBlocks(NamedTuple):
-    """The blocks of prompts: ``counts`` for each prompt, and the ``ids`` of all blocks in order.
+    """The blocks of prompts: each prompt's number of blocks, and the ids of all blocks in order.
 
     ``estimated`` is each prompt's approximate number of tokens, or 0 if its text is unknown.
     """
@@ -275,9 +275,9 @@ def table_of(
 
     Args:
         clients: The names of the clients; ``column["client"]`` holds positions in this list.
-        column: Arrays of shape (n_requests,), n_requests > 0. ``at`` (arrival), ``end`` (duration
-            of the answer) and ``think`` are in ns, negative if unknown; ``COUNTS`` names the other
-            arrays.
+        column: Arrays by column name, each of shape (n_requests,), n_requests > 0. ``at``
+            (arrival), ``end`` (duration of the answer) and ``think`` are in ns, negative if
+            unknown; ``COUNTS`` names the other arrays.
         parts: The blocks of which the prompts consist.
         synthetic: Descriptions of the parts of the trace that were not recorded.
     """

@@ -59,8 +59,8 @@ class Weka:
     ) -> Iterator[TraceRow | None]:
         """Yield the requests of the sessions; a failed request is yielded as None.
 
-        ``names["client"]`` is the key of a session that holds its client. Raises DataError, which
-        names the session and the turn.
+        ``names["client"]`` is the key under which a session's record holds the client. Raises
+        DataError, which names the session and the turn.
         """
         identities = _Identities()
         for where, record in records:
@@ -108,8 +108,8 @@ class _Session:
                 continue
             if t_s < answered_s - CLOCK_S:
                 raise DataError(
-                    f"{at}: begins at {t_s:g} s, but must not begin before the answer to "
-                    f"turn {answered} at {answered_s:g} s"
+                    f"{at}: begins at {t_s:g} s, but must not begin before turn "
+                    f"{answered} is answered, at {answered_s:g} s"
                 )
             took_s = self._seconds(turn, "api_time", at) if "api_time" in turn else None
             if "think_time" in turn:
@@ -123,8 +123,8 @@ class _Session:
         status = turn.get("status", RETURNED)
         if status != RETURNED:
             raise DataError(
-                f"{where}: status = {shortened(repr(status))}: only sub-agents that returned "
-                "are supported"
+                f"{where}: status = {shortened(repr(status))}: only sub-agents with the "
+                f"status {RETURNED!r} are supported"
             )
         self._agents += 1
         tools, system = self._shared_tokens(turn, where)

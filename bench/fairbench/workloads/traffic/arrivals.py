@@ -47,7 +47,7 @@ class TrafficLoad(NamedTuple):
     rate_given: bool = False
 
     def check_plain(self, of: str) -> None:
-        """Raise UsageError if a burstiness is given; the arrivals ``of`` define their own gaps."""
+        """Raise UsageError if a burstiness is given; arrivals called ``of`` have their own gaps."""
         if self.burstiness != 1:
             raise UsageError(
                 f"burstiness = {self.burstiness:g}: not supported for {of}; leave burstiness out"
@@ -63,10 +63,10 @@ class TrafficLoad(NamedTuple):
 
 
 class TrafficKind(Protocol):
-    """A kind of arrivals, whose parameters are an object of its frozen dataclass ``Params``.
+    """A kind of arrival process; its frozen dataclass ``Params`` defines the parameters.
 
-    The methods of a kind raise UsageError for a load that the kind does not support, such as a rate
-    for recorded times.
+    The methods raise UsageError for a load that the kind does not support. Recorded arrival times,
+    for example, do not support a given rate.
     """
 
     def usual(self, load: TrafficLoad) -> ArrivalSource:
@@ -88,7 +88,7 @@ class ArrivalSource(Protocol):
     """The arrivals of a client, immutable so that several processes can share them.
 
     ``rng`` is the random stream for this client's arrivals. Each call of ``arrivals`` needs a new
-    stream; equal streams give equal arrivals.
+    stream; streams with equal seeds give equal arrivals.
     """
 
     @property
@@ -101,7 +101,7 @@ class ArrivalSource(Protocol):
         ...
 
     def expected_programs(self, before_s: float = inf) -> float:
-        """Return the expected number of arrivals before a time in seconds, over all seeds."""
+        """Return the number of arrivals before ``before_s`` seconds, averaged over all seeds."""
         ...
 
     def last_arrival_s(self, rng: random.Random) -> float:
@@ -217,9 +217,9 @@ PROGRAM_S = 5.0
 class ClosedArrivals(ArrivalSource):
     """``users`` users in closed loops with exponential think times of mean ``think_s`` seconds.
 
-    Users start no programs after ``until_s`` seconds. Start times depend on the speed of the
-    cluster, so drivers use ``plan.User``. The methods of this class only estimate start times, as
-    if each program took ``PROGRAM_S`` seconds.
+    Users start no programs after ``until_s`` seconds. During a run, ``plan.User`` starts the
+    programs, because start times depend on the speed of the cluster. Before a run, this class
+    estimates start times, as if each program took ``PROGRAM_S`` seconds.
     """
 
     users: int

@@ -73,7 +73,7 @@ class Piece(NamedTuple):
         return (self.rate + self.slope * length_s / 2) * length_s
 
     def when(self, programs: float) -> float:
-        """Return the time in seconds at which ``programs`` programs of this piece have arrived."""
+        """Return the time (s) at which ``programs`` programs have arrived since ``start_s``."""
         root = sqrt(max(0.0, self.rate**2 + 2 * self.slope * programs))
         return self.start_s + (2 * programs / (self.rate + root) if programs else 0.0)
 
@@ -140,7 +140,7 @@ class PacedArrivals(ArrivalSource):
             gaps = chain((rng.random(),), repeat(1))
         else:
             gaps = gamma_gaps(rng, self.burstiness)
-        # ``due`` programs are expected by the next arrival, ``arrived`` by the start of ``piece``.
+        # ``arrived`` programs are expected before ``piece``, ``due`` up to the next arrival.
         due, arrived = next(gaps), 0.0
         number = count()
         for piece in self._pieces():

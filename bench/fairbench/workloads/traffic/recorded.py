@@ -1,4 +1,4 @@
-"""Arrivals from recorded files: a trace, VTC's sample of Chatbot Arena, or Azure's gaps.
+"""Arrivals from recordings: any trace, VTC's sample of Chatbot Arena, or Azure's trace.
 
 Kind ``azure`` replays the gaps of Azure's trace at the requested rate, as in [Preble] §4.3.
 """
@@ -126,7 +126,7 @@ class ReplayedArrivals(ArrivalSource):
 
 
 class ReplayTraffic:
-    """The kind ``replay``; clients of the run are the clients of the trace, in order of names."""
+    """The arrival kind ``replay``, whose clients are the clients of a trace, sorted by name."""
 
     Params = TraceParams
 
@@ -175,8 +175,8 @@ class ReplayTraffic:
         return self.usual(load)
 
 
-# Each limit on ``t`` and ``client`` follows from an integer type of records. The limit on lengths
-# is ten times the longest context of a model.
+# ``t`` and ``client`` must fit into the integer columns of stored records. The limit on lengths is
+# ten times the longest context of a model.
 FIELDS = {"t": 1e10, "client": 2**31 - 1, "prompt_len": 10_000_000, "output_len": 10_000_000}
 
 

@@ -95,15 +95,15 @@ def program_run(record: Any, where: str) -> ProgramRun:
     latencies = _latencies(record.get("program_latencies_s"), where)
     if not len(branches) == len(intervals) == len(latencies):
         raise DataError(
-            f"{where}: field 'client': --branches and --intervals must name the "
-            f"{len(latencies)} users of field 'program_latencies_s'"
+            f"{where}: field 'client': --branches and --intervals must have one value for "
+            f"each of the {len(latencies)} users of field 'program_latencies_s'"
         )
     programs = int(_found(_PROGRAMS, client, "N programs a user", where))
     for user, times in latencies.items():
         if len(times) > programs:
             raise DataError(
-                f"{where}: field 'program_latencies_s': {user!r} has {len(times)} latencies of "
-                f"{programs} programs"
+                f"{where}: field 'program_latencies_s': {user!r} has {len(times)} latencies, "
+                f"but only {programs} programs"
             )
     return ProgramRun(
         name=name,
@@ -172,7 +172,7 @@ def _numbers(
     except ValueError:
         numbers = [-1.0]
     if not all(isfinite(value) and 0 <= value <= 1e9 for value in numbers):
-        raise DataError(f"{where}: option --{name}: must be numbers from 0 to 1e9")
+        raise DataError(f"{where}: option --{name}: its values must be numbers from 0 to 1e9")
     return numbers
 
 
@@ -181,7 +181,7 @@ def _counts(
 ) -> list[int]:
     numbers = _numbers(options, name, where, default)
     if not all(value >= 1 and value.is_integer() for value in numbers):
-        raise DataError(f"{where}: option --{name}: must be whole numbers of at least 1")
+        raise DataError(f"{where}: option --{name}: its values must be whole numbers of at least 1")
     return [int(value) for value in numbers]
 
 
@@ -198,7 +198,7 @@ def _gpu(text: str, where: str) -> str:
         if (name := gpu_name(part)) in known:
             return name
     raise DataError(
-        f"{where}: field 'server' must contain the name of the server's GPU, between commas: "
+        f"{where}: field 'server' must be a comma-separated list with the name of the GPU: "
         f"choose from {', '.join(sorted(known))}"
     )
 
@@ -209,7 +209,7 @@ def _model(text: str, where: str) -> str:
         if (name := canonical_model(part, models)) in models:
             return name
     raise DataError(
-        f"{where}: field 'server' must contain the name of the served LLM, between commas: "
+        f"{where}: field 'server' must be a comma-separated list with the name of the LLM: "
         f"choose from {', '.join(models)}"
     )
 

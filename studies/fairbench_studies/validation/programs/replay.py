@@ -185,7 +185,7 @@ def _replayed(run: ProgramRun, result: RunResult) -> Replay:
     number = {user: index for index, user in enumerate(run.latencies_s)}
     finish_s, ended_s = np.asarray(requests["finish_s"]), np.asarray(programs["finish_s"])
     if np.isnan(ended_s).any():
-        raise DataError("a program is larger than the KV pool, or does not end")
+        raise DataError("a program did not finish; a request may be larger than the KV pool")
     done = ~np.isnan(finish_s)
     service = np.asarray(requests["input_tokens"]) + 2.0 * np.asarray(requests["output_tokens"])
     return Replay(

@@ -40,8 +40,8 @@ def gateway_queue(policy: str, fleet: FleetView) -> GatewayQueue:
         params = TokenBucket.Params(float(match[1]), float(match[2]))
         return GatewayQueue(TokenBucket(params), router, AlwaysRoom())
     raise DataError(
-        f"field 'gateway' = {policy!r}: must be one of 'fifo', 'fifo, N at a time', 'drr', 'drr, N "
-        "at a time', 'token bucket N/min, burst N', with N at least 1, and 'none'"
+        f"field 'gateway' = {policy!r}: must be 'none', 'fifo', 'fifo, N at a time', 'drr', 'drr, "
+        "N at a time' or 'token bucket N/min, burst N', with N at least 1"
     )
 
 

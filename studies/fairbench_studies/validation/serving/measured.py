@@ -198,7 +198,7 @@ def _columns(given: Any, where: str, predict: bool) -> dict[str, Any]:
         if not isinstance(given.get(name), list) or not given[name]:
             raise DataError(f"{where}: columns: field {name!r} must be a list of values")
         if len(given[name]) != len(given["client"]):
-            raise DataError(f"{where}: columns: field {name!r} must be as long as field 'client'")
+            raise DataError(f"{where}: columns: field {name!r} must have one value per request")
     if None in given["client"]:
         raise DataError(f"{where}: columns: field 'client' must hold a name for each request")
     n, nan = len(given["client"]), float("nan")
@@ -249,7 +249,7 @@ def _check_answers(numbers: Mapping[str, Any], answered: Flags, where: str) -> N
 def _kinds(given: Mapping[str, Any], n: int, where: str) -> tuple[str, ...]:
     kinds = given.get("kind", [])
     if not isinstance(kinds, list) or len(kinds) not in (0, n):
-        raise DataError(f"{where}: columns: field 'kind' must be as long as field 'client'")
+        raise DataError(f"{where}: columns: field 'kind' must have one value per request")
     return _names(kinds)
 
 

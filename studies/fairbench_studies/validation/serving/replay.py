@@ -38,7 +38,7 @@ def replay(run: ServingRun, profile: TimingProfile) -> ServingRun:
     replayed = server.play(run)
     if (run.closed or run.direct) and (lost := int((run.served & ~replayed.served).sum())):
         raise DataError(
-            f"{lost} of {len(run)} requests exceed the KV pool of the replay, "
+            f"{lost} of {len(run)} requests do not fit into the simulated KV pool of "
             f"{server.pool_tokens:,} tokens on {profile.profile_id}"
         )
     return replayed

@@ -157,7 +157,7 @@ def _trace(record: dict[str, Any], where: str) -> Trace:
             raise DataError(f"{where}: missing field {name!r}")
         columns[name] = _column(record[name], name, where)
         if len(columns[name]) != len(columns["client"]):
-            raise DataError(f"{where}: field {name!r} must be as long as field 'client'")
+            raise DataError(f"{where}: field {name!r} must have as many values as field 'client'")
     check_span(columns["req_time"], "req_time", where)
     refused = columns["request_latency"] < 0
     _check_answers(columns, ~refused, where)
@@ -175,8 +175,8 @@ def _check_answers(columns: Mapping[str, Any], answered: Flags, where: str) -> N
     )
     if (wrong := (first_s < 0) | (first_s > last_s + CLOCK_S)).any():
         raise DataError(
-            f"{where}: field 'first_token_latency' = {first_s[wrong][0]:g}: must be from 0 to the "
-            f"request's request_latency = {last_s[wrong][0]:g}"
+            f"{where}: field 'first_token_latency' = {first_s[wrong][0]:g}: must be at least 0 "
+            f"and at most this request's request_latency, {last_s[wrong][0]:g}"
         )
 
 

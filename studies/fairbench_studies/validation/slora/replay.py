@@ -95,8 +95,8 @@ def replay_run(
     """
     if profile is None and run.section in OTHER_SERVERS:
         raise DataError(
-            f"{run.section}: {OTHER_SERVERS[run.section]}, not Llama-2-7b on an A10G; "
-            "give --profile and --pool to replay it on a server of your choice"
+            f"{run.section}: measured with {OTHER_SERVERS[run.section]}, not with Llama-2-7b on an "
+            "A10G; give --profile and --pool to choose the simulated server"
         )
     used = profile or fitted_profile(run.recorded)
     return replay(run.trace, run.build_scheduler(), used, server_limits(pool_tokens=pool_tokens))
