@@ -30,7 +30,7 @@ def validate(
     *,
     as_json: bool,
 ) -> None:
-    """Compare a file's measured runs with replays. Exits with code 1 if a replay is impossible."""
+    """Compare a file's measured runs with replays. Exits with code 1 if a run is not replayed."""
     _print(_compare(file, crosschecks, output_dir, profile, pool), as_json=as_json)
 
 

@@ -185,7 +185,7 @@ def _frontier(cells: Sequence[SchedulerResults], swept: Swept) -> list[Part]:
 
 
 def _beyond(swept: Swept, ends: Sequence[BySeed], metric: str) -> tuple[int, int]:
-    """Count (metric, throughput) points beyond the VTC-LPM line, and points neither dominates."""
+    """Count a sweep's points beyond the line from VTC to LPM, and points that neither dominates."""
     (x0, y0), (x1, y1) = ((mean_over(of, metric), mean_over(of, RATE)) for of in ends)
     points = [(mean_over(of, metric), mean_over(of, RATE)) for of in swept.values()]
     # A point beyond the line from VTC (fair, slow) to LPM (fast, less fair) is better than any

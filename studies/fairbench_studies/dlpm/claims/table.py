@@ -183,7 +183,7 @@ def write(judged: Sequence[Judged], settings: Sequence[Setting], folder: Path) -
 
 
 def stored_settings(folder: Path) -> list[Setting]:
-    """Read each figure's per-seed values, at the settings of the rerun and at the defaults.
+    """Read each figure's per-seed values, with the preset dlpm-paper and with default settings.
 
     Raises DataError if the folder has no folder of per-seed values.
     """

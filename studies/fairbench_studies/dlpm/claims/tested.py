@@ -9,12 +9,12 @@ from fairbench_studies.kit.outcomes import Outcome
 from fairbench_studies.kit.parts import Claim, Part
 
 TESTS = "tests"
-"""The source of claims that tests decide, in place of the name of a figure."""
+"""The source name of claims that tests decide; all other claims name a figure as their source."""
 FOLDER = "tests/schedulers/local"
 
 
 class ByTests(NamedTuple):
-    """The source of claims that tests decide; ``basis`` says where the tests are."""
+    """The data of claims that tests decide; ``basis`` says where these tests are."""
 
     basis: str = f"named tests in {FOLDER}, on a small engine and on the simulated engine"
 

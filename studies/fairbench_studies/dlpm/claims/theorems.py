@@ -117,7 +117,7 @@ def service_gap(run: StoredRun) -> float:
 
 
 def shortfall(run: StoredRun) -> float:
-    """Return the most service (weighted tokens) by which a waiting client lags another client.
+    """Return the largest lag in service (tokens) of a waiting client behind another client.
 
     The run must have a single worker, because Theorem 4.2 bounds the deficit on one worker.
     """

@@ -35,7 +35,7 @@ THROUGHPUT, TIME_PER_TOKEN, FIRST_P50, FIRST_P99 = METRICS = (
     "ttft_p99_s",
 )
 ROOM_S = {FIRST_P50: 0.1, FIRST_P99: 0.3}
-"""The seconds by which predicted TTFT intervals are widened, in addition to ``FACTORS``.
+"""The seconds by which predicted TTFT intervals are widened, besides the factors in ``FACTORS``.
 
 The simulator models times below 0.1 s coarsely. Real servers sometimes pause for 0.3 s, which no
 timing profile contains.
@@ -48,8 +48,8 @@ FACTORS: dict[str, dict[str, float]] = {
 }
 """The factors that widen predicted intervals, for each profile grade and metric.
 
-A factor is the 95th percentile of simulation errors on one server, for the server with the largest
-percentile, rounded up. The script ``tests/validate/measure_intervals.py`` prints the percentiles.
+Each factor covers 95% of the runs' simulation errors on the worst of the measured servers. The
+script ``tests/validate/measure_intervals.py`` prints the percentiles.
 """
 
 MEANING: dict[str, Any] = {
@@ -63,8 +63,8 @@ MEANING: dict[str, Any] = {
 }
 """A description of the predicted intervals, with the amounts by which they are widened."""
 
-# Timing profiles are assumed to be wrong by these percentages, if they were measured on a server
-# and if not. Runs to which the measured profile was not fitted show errors of this size.
+# Timing profiles that were measured on a server are assumed to be wrong by ``MEASURED_ERROR_PCT``,
+# others by ``OPERATOR_ERROR_PCT``, as in runs to which the measured profile was not fitted.
 MEASURED_ERROR_PCT, OPERATOR_ERROR_PCT = 5.0, 15.0
 
 
