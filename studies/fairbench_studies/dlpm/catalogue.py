@@ -35,7 +35,7 @@ def read_cells(folder: Path) -> Any:
 def check_own(cells: Sequence[SchedulerResults], name: str, folder: Path) -> None:
     """Raise DataError if a run does not belong to the sweep of the figure ``name``.
 
-    The run's hardware, duration and settings are not compared with the sweep.
+    Only the scheduler, workload, scenario and number of replicas are compared with the sweep's.
     """
     own = {
         (spec.scheduler, spec.workload.name, spec.scenario, spec.dp)
@@ -53,10 +53,10 @@ def check_own(cells: Sequence[SchedulerResults], name: str, folder: Path) -> Non
 
 @dataclass(frozen=True, slots=True)
 class PaperFigure:
-    """A figure of the DLPM paper, which the module with the figure's name draws.
+    """A figure of the DLPM paper, drawn by the module of the same name.
 
-    The bundled sweep with the figure's name (NAME-PRESET with a ``preset``) makes the figure's
-    runs. Only fig4 has no sweep, because fig4 shows measured times instead of simulations.
+    The figure's runs come from the bundled sweep NAME, or NAME-PRESET if ``preset`` is set. Only
+    fig4 has no sweep, because fig4 shows measured times instead of simulations.
     """
 
     name: str
@@ -69,7 +69,7 @@ class PaperFigure:
         return self.name if self.preset is None else f"{self.name}-{self.preset}"
 
     def plot(self, folder: Path, output: Path, formats: Sequence[str]) -> list[Path]:
-        """Draw the runs in ``folder``. Write the pictures of a figure, and the drawn numbers.
+        """Draw the figure from the runs in ``folder``. Write its pictures, and the drawn numbers.
 
         Returns the paths of the written files. Raises DataError if the folder cannot be read or
         belongs to another figure, and UsageError if a file cannot be written.
@@ -111,7 +111,7 @@ def figure_named(name: str, preset: str | None = None) -> PaperFigure:
 
 
 def figures_of(preset: str) -> Mapping[str, PaperFigure]:
-    """Return the figures with runs at the settings of a preset, keyed by name.
+    """Return the figures that have a bundled sweep for the preset, keyed by name.
 
     Raises UsageError if the preset is unknown.
     """

@@ -1,8 +1,8 @@
 """Figure 1 ([DLPM] §1): throughput against fairness on one A10G, under DLPM, LPM and VTC.
 
 The figure has one point per quantum of DLPM. Points further up and to the right are better.
-According to the paper, DLPM's points lie beyond the line from VTC to LPM. A second DLPM curve shows
-a variant in which a new client starts with one quantum of credit ([gaps] A13).
+According to the paper, DLPM's points lie beyond the line from VTC to LPM. In a second DLPM curve, a
+new client starts with one quantum of credit ([gaps] A13).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def quantum_of(cell: SchedulerResults) -> int | None:
 
 
 def joins_with_quantum(cell: SchedulerResults) -> bool:
-    """Return whether a new client starts with one quantum of credit, instead of none (Algorithm 1).
+    """Return whether a new client starts with one quantum of credit (in Algorithm 1, with none).
 
     A run that does not state the credit of new clients counts as following Algorithm 1.
     """

@@ -1,6 +1,6 @@
 """Figure 10 ([DLPM] §7.2): throughput and fairness by D2LPM's quantum Q^w.
 
-A horizontal line shows a scheduler that has no Q^w.
+Schedulers without a quantum Q^w appear as horizontal lines.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw throughput above Jain's index, with a heavy client (left) and without (right)."""
+    """Draw throughput (top) and Jain's index (bottom), with and without a heavy client."""
     table = rows(cells)
     shown = [name for name in SCENARIOS if any(row["scenario"] == name for row in table)]
     figure, axes = panels(2, len(shown), 8.0, 4.8, sharex=True, sharey="row")

@@ -38,7 +38,7 @@ def draw(cells: Sequence[SchedulerResults]) -> Figure:
         for scheduler in dict.fromkeys(row["scheduler"] for row in table):
             plot_rows(panel, scaled, "clients", metric, scheduler)
         low, high = panel.get_ylim()
-        # The larger y range leaves space above the highest markers.
+        # Start the y axis at 0, and leave space above the highest markers.
         panel.set_ylim(0, high + 0.05 * (high - min(low, 0)))
         panel.set(xlabel="clients", ylabel=label)
     caption(

@@ -1,7 +1,7 @@
 """Figure 4 ([DLPM] §5.1): the cost of a central scheduler, by replicas and queue length.
 
-The cost is measured on the machine that ran ``fairbench reproduce fig4``. The decode step with
-which the cost is compared is simulated.
+The cost is measured on the machine that ran ``fairbench reproduce fig4``, and compared with the
+length of a simulated decode step.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Timings:
 
 
 def read_timings(folder: Path) -> Timings:
-    """Read measured costs from a folder. Raises DataError if the costs cannot be read."""
+    """Read a central scheduler's timings from a folder. Raises DataError if they are unreadable."""
     path = folder / FILE
     content = read_json(path)
     try:
@@ -59,13 +59,13 @@ def read_timings(folder: Path) -> Timings:
 
 
 def write_values(path: Path, timings: Timings) -> None:
-    """Write measured costs as CSV. Each row also has the machine, the seed and the rounds."""
+    """Write a central scheduler's timings as CSV. Each row also has machine, seed and rounds."""
     basis = {key: getattr(timings, key) for key in BASIS}
     write_rows(path, [basis | row for row in rows(timings)])
 
 
 def read_values(path: Path) -> Timings:
-    """Read the measured costs from a file that ``write_values`` wrote."""
+    """Read a central scheduler's timings from a file that ``write_values`` wrote."""
     listed = read_rows(path)
     profile, host, seed, rounds = (listed[0][key] for key in BASIS)
     points = [{key: float(row[key]) for key in row if key not in BASIS} for row in listed]
@@ -83,7 +83,7 @@ def rows(timings: Timings) -> list[dict[str, Any]]:
 
 
 def draw(timings: Timings) -> Figure:
-    """Draw the cost as stacked bars, by replicas (left) and by queue length (right)."""
+    """Draw a central scheduler's times as bars, by replicas (left) and queue length (right)."""
     table = rows(timings)
     figure, axes = panels(1, 2, 8.0, 3.6, sharey=True)
     left = [row for row in table if row["waiting"] == QUEUE]

@@ -26,10 +26,10 @@ LATE = 12  # number of clients, of 30, that count as joining late
 
 
 def first_waits(run: StoredRun) -> Floats:
-    """Return each client's first arrival, and the wait from then to its first output token.
+    """Return the time of each client's first arrival, and the wait until its first output token.
 
-    The times are in seconds and have shape (clients, 2). The wait is infinite if no request of the
-    client produced a token.
+    The array has shape (clients, 2): the time and the wait in seconds. The wait is infinite if no
+    request of the client produced a token.
     """
     found: Floats = derived(run, "first waits", lambda: _first_waits(run))
     return found

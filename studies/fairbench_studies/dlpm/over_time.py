@@ -27,7 +27,7 @@ INTERVALS = 40
 class Measure(NamedTuple):
     """A metric over time, drawn as a row of panels.
 
-    ``of`` computes the metric for a run and interval edges (s), shape (clients, intervals).
+    ``of`` returns the metric of a run by client and time interval, given the intervals' edges (s).
     """
 
     label: str
@@ -81,7 +81,7 @@ def draw_over_time(
     """Draw metrics of clients over time.
 
     Args:
-        cells: The results, from which the caption names hardware and seeds.
+        cells: The results, whose hardware and seeds the caption names.
         rows: The values that ``rows_over_time`` returned.
         title: The title of the figure.
         names: The names of the metrics.

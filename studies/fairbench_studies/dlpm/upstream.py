@@ -15,17 +15,17 @@ from fairbench.schedulers.local.dlpm_bases import ReorderedDLPM
 class UpstreamDLPM(ReorderedDLPM):
     """A DLPM scheduler that serves the most upstream call of clients with credit first.
 
-    A call is upstream if later calls need its output. [DLPM] §9 suggests as future work to serve
-    such calls first, even at the expense of prefix sharing or strict fairness. This scheduler gives
-    up prefix sharing but not fairness, because it keeps DLPM's credits and bounds. Among equally
-    upstream calls, the call with the longest cached prefix goes first.
+    A call is upstream if later calls need its output. As future work, [DLPM] §9 suggests serving
+    upstream calls first, even at the expense of prefix sharing or strict fairness. This scheduler
+    gives up prefix sharing but not fairness, because it keeps DLPM's credits and bounds. Among
+    calls of equal rank, the call with the longest cached prefix goes first.
     """
 
     name = "dlpm-upstream"
 
     @dataclass(frozen=True)
     class Params(DLPM.Params):
-        """The parameters of DLPM, and the rule that ranks calls from most to least upstream.
+        """The parameters of DLPM, and the rule that ranks the calls of programs (``upstream``).
 
         ``calls_left`` prefers calls of the program with the most remaining calls, and ``few_left``
         calls of the program with the fewest. ``depth`` prefers the call after the shortest chain of

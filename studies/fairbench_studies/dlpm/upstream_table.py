@@ -20,11 +20,11 @@ FIRST = {
     "depth": "shortest chain of calls before",
     "few_left": "fewest calls left",
 }
-"""The call that is served first, by value of the parameter ``dlpm-upstream.upstream``."""
+"""The call that each value of the parameter ``dlpm-upstream.upstream`` serves first."""
 
 
 def row(cell: SchedulerResults) -> dict[str, str]:
-    """Return the table row of an upstream rule, with means over the seeds."""
+    """Return the table row of a rule that ranks calls, with means over the seeds."""
     rule = value_at(cell.runs[0].experiment, "settings.dlpm-upstream.upstream")
     if "upstream" in cell.combined["scheduler"]:
         rule = rule or "calls_left"
@@ -44,7 +44,7 @@ TIMES = {"P50 of a program, s": "victim_p50_s", "P95, s": "victim_p95_s"}
 
 
 def main() -> None:
-    """Simulate the missing runs, and write the table of upstream rules."""
+    """Simulate the missing runs, and write the table of rules that rank calls."""
     _, cells = completed_cells(str(TABLES / "upstream.toml"))
     order = [row(cell) for cell in cells]
     write("upstream", sorted(order, key=lambda one: one["configuration"]))

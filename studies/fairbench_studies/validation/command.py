@@ -30,14 +30,14 @@ def validate(
     *,
     as_json: bool,
 ) -> None:
-    """Compare the measured runs of a file. Exits with code 1 if a run could not be replayed."""
+    """Compare a file's measured runs with replays. Exits with code 1 if a run is not replayed."""
     _print(_compare(file, crosschecks, output_dir, profile, pool), as_json=as_json)
 
 
 def validate_all(
     files: Sequence[Path], output_dir: Path | None, profile: str | None, *, as_json: bool
 ) -> None:
-    """Compare the runs of several files. Print one table, or a JSON object keyed by file name."""
+    """Compare each file's measured runs with replays. Print tables, or JSON keyed by file name."""
     if any(file.is_dir() for file in files):
         raise UsageError("the directory of a run cannot be combined with other FILEs")
     reports: dict[str, Report] = {}

@@ -15,8 +15,8 @@ class Replayed(NamedTuple):
     quantum: str | None = None
 
 
-# ``POLICIES`` names the schedulers that replay each --schedule-policy of a measured server. With a
-# single replica, the router has no choice.
+# ``POLICIES`` maps each --schedule-policy of a measured server to the schedulers that simulate it.
+# With a single replica, the router has no choice.
 POLICIES = {
     "fcfs": Replayed("round-robin", "fcfs"),
     "lpm": Replayed("round-robin", "lpm"),
@@ -25,7 +25,7 @@ POLICIES = {
     "lpm_mdrr": Replayed("round-robin", "dlpm", "dlpm.quantum"),
     "preble": Replayed("preble-e2-code", "preble-groups-code"),
 }
-# A server without --schedule-policy uses SGLang's default of 2024.
+# Without --schedule-policy, a server uses LPM, the default of SGLang in 2024.
 POLICIES["default"] = POLICIES["lpm"]
 
 

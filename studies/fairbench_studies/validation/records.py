@@ -28,7 +28,7 @@ def kind_of(path: Path) -> Kind:
     records = [place.value for place in records_of(path)]
     if not records:
         raise DataError(f"{path}: holds no records")
-    # Look first for a record with all fields of a kind, then for one with only the first field.
+    # Prefer a record with all fields of a kind of run to a record with only the first field.
     for least in (None, 1):
         for record in records:
             for kind in Kind:
@@ -61,6 +61,6 @@ def _listed(path: Path) -> list[FilePlace]:
 
 
 def name_of(record: Any) -> str:
-    """Return the name in a record, even if the record is damaged."""
+    """Return the name of a record's run, or "(no run_id)" if the record has no readable name."""
     name = record.get("run_id") if isinstance(record, dict) else None
     return printable(name) if isinstance(name, str) else "(no run_id)"

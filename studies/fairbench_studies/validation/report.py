@@ -28,7 +28,7 @@ class NotReplayed:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The comparison of all measured runs in one file.
+    """The comparison of all measured runs in a file with their simulations.
 
     ``whole`` is the report as a JSON object, and ``text`` is the report as text tables.
     """
@@ -38,14 +38,14 @@ class Report:
     not_replayed: list[NotReplayed] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the JSON object, including any runs that were not compared."""
+        """Return the report as a JSON object, with the runs that were not compared."""
         if not self.not_replayed:
             return self.whole
         lines = [{"run": one.run, "reason": one.reason} for one in self.not_replayed]
         return {**self.whole, "not_replayed": lines}
 
     def as_text(self) -> str:
-        """Return the tables, followed by a line for each run that was not compared."""
+        """Return the report as tables, followed by a line for each run that was not compared."""
         return self.text + "".join(f"{line}\n" for line in _lines(self.not_replayed))
 
 
@@ -87,7 +87,7 @@ def each(
 ) -> tuple[list[Made], list[NotReplayed]]:
     """Convert each item with ``make``; return the converted items, and the items that failed.
 
-    If every item failed, raises UsageError with the error of the first item. With ``replayed``, the
+    Raises UsageError with the first error if ``make`` fails for all items. With ``replayed``, the
     error message begins with the name of the run that failed.
     """
     made: list[Made] = []

@@ -3,10 +3,10 @@
 Service is counted until the last arrival, and in slices of this period. Service after the last
 arrival shows nothing about a scheduler, because the clients' totals at the end depend on the trace.
 
-Measured requests have only the times of arrival, first token and completion. The input and the
-first output token count at the first token's time, and later output tokens are spread evenly until
-completion. VTC-artifact also spreads the input over the decode, although a server has processed the
-input before the first token.
+Measured requests have only the times of arrival, first token and completion. A client is assumed to
+receive service for the input and the first output token at the time of the first token. Later
+output tokens are spread evenly until completion. VTC-artifact spreads the service for the input
+over the decode as well.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ from fairbench_studies.kit.trace import Trace
 WEIGHTS = ServiceWeights()  # weights: 1 for input and 2 for output tokens, as in VTC-artifact
 SLICE_S = 60.0  # approximate length of a slice in seconds, as in VTC-artifact
 RATE_TARGET_PCT = 5.0
-# A difference below ``TINY_SHARE_PCT`` percent of the window's service never misses a target.
+# An error of at most ``TINY_SHARE_PCT`` percent of the window's total service is always accepted.
 TINY_SHARE_PCT = 1.0
-# A slice has time for six full minibatches of 11 requests (256 input and 256 output tokens). In a
-# slice, a client's service may differ by 15% of its own service, about a minibatch, or by 5% of all
-# service.
+# In a slice, the accepted error of a client's service is 15% of its own service, or 5% of the
+# service of all clients. A slice has time for about six minibatches, so 15% is about one minibatch.
 SLICE_TARGET_PCT, SLICE_SHARE_PCT = 15.0, 5.0
-# Jain's index changes by ``JAIN_TOLERANCE`` if two clients with rates of 1 : 2 just reach their
-# targets' limits in opposite directions.
+# Jain's index changes by ``JAIN_TOLERANCE`` if two clients have rates of 1 : 2 and the largest
+# accepted errors, one rate too high and the other too low.
 JAIN_TOLERANCE, SLICE_JAIN_TOLERANCE = 0.025, 0.075
 
 
@@ -147,7 +146,7 @@ def _window(
 ) -> Window:
     start_s, end_s = span
     sides = [service_between(side, weights, start_s, end_s) for side in (simulated, measured)]
-    length_s = end_s - start_s or 1.0  # in a window of length 0, all service is 0
+    length_s = end_s - start_s or 1.0  # avoids 0 / 0 in a window of length 0
     pairs = {
         client: Pair(sides[0][client] / length_s, sides[1][client] / length_s)
         for client in measured.clients

@@ -94,7 +94,7 @@ class CentralDLPM:
 
 
 class _Turn(ListView):
-    """The global queue, with the number of prompt tokens of each request that a worker caches."""
+    """The global queue, with the number of each request's prompt tokens that one worker caches."""
 
     def __init__(self, queue: list[Request], matched: dict[Request, int]) -> None:
         super().__init__(list(queue), matched.__getitem__)

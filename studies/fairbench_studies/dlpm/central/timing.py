@@ -1,7 +1,7 @@
 """The measured cost of a central DLPM scheduler ([DLPM] §5.1, Fig. 4).
 
 The scheduler's CPU time and the time for messages between processes are measured on this machine.
-The workers' caches and the decode step, with which the cost is compared, are simulated.
+The workers' caches are simulated. Figure 4 compares the cost with a simulated decode step.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ WARMUP_TOKENS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class RoundCost:
-    """The cost of one scheduling round, which serves each worker once.
+    """The times that a central scheduler needs for one scheduling round over all workers.
 
     ``waiting`` is the number of queued requests. ``synchronisation_ms`` is the wall time until all
-    workers have reported to the scheduler and have received requests from it. The scheduler takes
-    the CPU times ``update_ms`` to update its copies of the prefix trees, ``match_ms`` to match
-    every request in every tree, and ``dispatch_ms`` to sort and dispatch. Each time is the lowest
-    decile over many rounds, because other work on the machine can only lengthen a round.
+    workers have reported to the scheduler and have received requests from it. ``update_ms`` is the
+    scheduler's CPU time for updating its copies of the prefix trees, ``match_ms`` for matching
+    every request in every tree, and ``dispatch_ms`` for sorting and dispatching. Each time is the
+    lowest decile over many rounds, because other work on the machine can only lengthen a round.
     """
 
     workers: int

@@ -21,8 +21,8 @@ class CentralWorkers:
     """Worker processes, each with a simulated KV cache of ``pool_tokens`` tokens.
 
     ``send`` gives a worker prompts to cache, ``wait`` waits until all workers have cached their
-    prompts, and ``collect`` returns the changes of the caches. The processes end with the context
-    or with the parent process.
+    prompts, and ``collect`` returns the changes of the caches. The worker processes end when the
+    ``with`` block or the parent process ends.
     """
 
     def __init__(self, workers: int, pool_tokens: int) -> None:
@@ -94,7 +94,7 @@ def _serve(pipe: Connection, pool_tokens: int) -> None:
 
 
 def _compute(cache: KVCache, prompt: Prompt) -> None:
-    """Cache a prompt, like a worker that has finished the request."""
+    """Cache a prompt, as a worker does when it finishes a request."""
     tokens = prompt_tokens(prompt)
     node, place = cache.match(prompt, tokens)
     cache.lock(node)

@@ -53,7 +53,7 @@ WAITS: Mapping[str, tuple[Pair, ...]] = {
 
 
 def judge_jain(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge each step of the order VTC >= D2LPM > Preble > RR+LPM of Jain's index.
+    """Judge each inequality in VTC >= D2LPM > Preble > RR+LPM, by Jain's index.
 
     In the paper, Jain's index covers the time in which all clients are active.
     """
@@ -91,7 +91,7 @@ def _nearer(preble: str, to_vtc: Sequence[Tally], to_preble: Sequence[Tally]) ->
     """Judge whether D2LPM's Jain's index is nearer to VTC's index than to Preble's.
 
     One verdict counts the configurations in which D2LPM is nearer to VTC, and a second verdict
-    compares the medians over configurations. The first known index in ``INDICES`` is used.
+    compares the medians over configurations.
     """
     both = [(a, b) for a, b in zip(to_vtc, to_preble, strict=True) if a.values and b.values]
     text = f"D2LPM nearer to VTC than to {preble}, by configuration"

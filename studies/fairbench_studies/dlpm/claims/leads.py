@@ -94,7 +94,7 @@ def largest_wait(requests: Requests, service: ServiceRows, clients: int, horizon
 
 
 class _Firsts(NamedTuple):
-    """The first request of each client after each idle time, as arrays of equal length."""
+    """The first requests of clients after idle times: arrays with an entry for each request."""
 
     client: np.ndarray
     arrival_s: Floats
@@ -122,7 +122,7 @@ def _after_idle_times(requests: Requests, horizon_s: float) -> _Firsts:
 class IdleShares(NamedTuple):
     """Fractions of worker time in which a worker computes nothing while a request waits.
 
-    ``own`` counts requests that wait at the idle worker, and ``another`` at other workers.
+    In ``own``, the request waits at the idle worker; in ``another``, it waits at another worker.
     """
 
     own: float
@@ -140,7 +140,7 @@ def _idle_while_waiting(run: StoredRun) -> IdleShares:
 
 
 def idle_shares(requests: Requests, service: ServiceRows, workers: int, end_s: float) -> IdleShares:
-    """Return the fractions of worker time without computation while requests wait.
+    """Return the fractions of worker time in which a worker is idle while a request waits.
 
     Args:
         requests: The requests of the run.

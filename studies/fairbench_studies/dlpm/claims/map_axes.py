@@ -1,4 +1,4 @@
-"""The settings that the map of claims varies, one setting at a time, around their defaults."""
+"""The settings that are varied, one at a time, to see where claims of the DLPM paper hold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_params import EngineParams, engine_limits
 
 Draft = Mapping[str, Any]
-"""A mapping of an experiment, without default values; settings have keys ``NAME.PARAM``."""
+"""An experiment as a mapping, without default values; a setting has the key ``NAME.PARAM``."""
 
 POOL, RUNNING, LOAD = "KV pool", "running limit", "load"
 QUANTUM, WORKER_QUANTUM, PROFILE = "Q^u", "Q^w", "timing profile"
@@ -28,7 +28,7 @@ PROFILES = (
 
 
 class Step(NamedTuple):
-    """A value of the setting ``axis``, with a label and the keys that differ from the defaults."""
+    """A value of one varied setting (``axis``), with a label and the changes to the experiment."""
 
     axis: str
     label: str
@@ -49,10 +49,10 @@ def spec_of(draft: Draft) -> ExperimentSpec:
 
 
 def steps_round(cell: Draft, schedulers: Sequence[str]) -> list[Step]:
-    """Return every value of every setting that the map varies around a configuration.
+    """Return the values of each setting that is varied around a configuration.
 
-    The values include the defaults, which are the values in the configuration itself. A setting is
-    left out if no scheduler has the setting, or if the default would be its only value.
+    The configuration's own value of each setting is included. A setting is left out if no scheduler
+    has the setting, or if its own value would be the only value.
     """
     specs = [spec_of({**cell, "scheduler": scheduler}) for scheduler in schedulers]
     spec = specs[0]

@@ -40,7 +40,7 @@ class MapFiles(NamedTuple):
 def draw_claims_map(
     folder: Path, files: MapFiles, executor: Executor, *, quick: bool, show: bool
 ) -> None:
-    """Run the missing simulations of the map of claims, then write pictures and tables.
+    """Run missing simulations, then write pictures and tables that show where claims hold.
 
     Raises Interrupted after a signal. If simulations failed, draws the finished runs and then
     raises RunFailed.

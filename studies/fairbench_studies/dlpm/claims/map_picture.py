@@ -1,4 +1,4 @@
-"""The picture of a claim on the map: a row per configuration, a column per varied setting."""
+"""The picture of where a claim holds: a row per configuration, a column per varied setting."""
 
 from __future__ import annotations
 

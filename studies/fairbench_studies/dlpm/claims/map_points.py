@@ -1,4 +1,4 @@
-"""The runs behind the map of claims: every configuration, varied setting and scheduler."""
+"""Runs of every scheduler, configuration and varied setting, to see where claims hold."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fairbench_studies.kit.outcomes import Seen
 
 
 class Mapped(NamedTuple):
-    """A claim on the map, with the measures to judge and the measures to draw."""
+    """A claim, with the measures that judge it and the pairs of schedulers to draw as lines."""
 
     number: int
     measures: tuple[Measure, ...]
@@ -41,7 +41,7 @@ def _cell(figure: str, **wanted: Any) -> Draft:
     return {**sweep.base, **{key: value for key, value in grid.items() if key != "scheduler"}}
 
 
-# The map includes Preble as the paper describes it, but not Preble's published code.
+# The map of claims simulates Preble as its paper describes it, not as its published code works.
 PREBLE = "preble"
 _WAITS = {name: pairs for name, pairs in WAITS.items() if name in ("lpm", "vtc", PREBLE)}
 IN_FIGURE_7 = (
@@ -67,7 +67,7 @@ _A100: tuple[Draft, ...] = tuple(
 
 
 def groups(*, quick: bool = False) -> tuple[Group, ...]:
-    """Return the map's groups of claims. ``quick`` leaves out the most expensive configuration."""
+    """Return the claims in groups; ``quick`` leaves out the most expensive configuration."""
     return (
         Group(IN_FIGURE_7, _A100[1:] if quick else _A100, ("lpm", "vtc", "preble", "d2lpm")),
         Group((DONE_FIRST,), (_cell("fig9"),), ("vtc", "preble", "d2lpm")),
@@ -153,5 +153,5 @@ def _place(cell: Draft) -> Place:
 
 
 def _seeds(measure: Measure, at: At) -> int:
-    """Return the number of seeds for which all schedulers of a measure have finished runs."""
+    """Return the number of seeds for which all compared schedulers have finished runs."""
     return len(set.intersection(*(set(at.get(name, ())) for name in measure.compared)))

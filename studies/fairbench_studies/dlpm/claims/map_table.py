@@ -47,7 +47,7 @@ def map_markdown(readings: Sequence[Reading], titles: dict[int, str], basis: str
 
 
 def _axis(readings: Sequence[Reading]) -> str:
-    """Return the values of a setting as text, each with the configurations in which a claim holds.
+    """Return as text, for each value of a setting, in how many configurations a claim holds.
 
     In ``1/2: 4/4``, the claim holds in all 4 contended configurations at half the default value.
     """

@@ -37,7 +37,7 @@ def _mix(runs: Runs) -> Mix:
 
 
 def judge_mix(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge whether DLPM responds and ends first, VTC is fairer, and LPM delays conversations."""
+    """Judge claims on DLPM's speed, VTC's fairness, and the delay of conversations under LPM."""
     names = ("lpm", "vtc", "dlpm")
     found = over_seeds(cells, _mix, names)
 

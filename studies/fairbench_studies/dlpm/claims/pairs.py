@@ -21,7 +21,7 @@ class Pair:
     """The claim that a metric is larger under the scheduler ``above`` than under ``below``.
 
     The claim holds if the ratio ``above / below`` exceeds ``flip``. If ``is_ratio`` is false, the
-    difference must exceed ``flip``.
+    difference ``above - below`` is compared with ``flip`` instead.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Pair:
 
     @property
     def compared(self) -> frozenset[str]:
-        """The two schedulers that the pair compares."""
+        """The names of the two compared schedulers."""
         return frozenset({self.above, self.below})
 
     def seen(self, at: At) -> Seen:
@@ -51,7 +51,7 @@ class Pair:
 class All:
     """A claim about pairs of schedulers that holds if it holds for every pair.
 
-    The claim is reversed if any pair of schedulers reverses the claim.
+    If the opposite of the claim holds for any pair, the whole claim counts as reversed.
     """
 
     name: str
@@ -59,7 +59,7 @@ class All:
 
     @property
     def compared(self) -> frozenset[str]:
-        """The schedulers that the pairs compare."""
+        """The names of all compared schedulers."""
         return frozenset().union(*(pair.compared for pair in self.pairs))
 
     def seen(self, at: At) -> Seen:
@@ -73,7 +73,7 @@ Measure = Pair | All
 
 
 def tally(measure: Measure, at: Mapping[Any, At]) -> Tally:
-    """Judge a measure in each configuration that has runs of all compared schedulers."""
+    """Judge a claim about a metric in each configuration with runs of all compared schedulers."""
     return Tally(
         measure.name,
         {place: measure.seen(runs) for place, runs in at.items() if measure.compared <= set(runs)},
@@ -81,7 +81,7 @@ def tally(measure: Measure, at: Mapping[Any, At]) -> Tally:
 
 
 def _reading(summary: Summary, metric: str) -> Value:
-    """Return a metric of a run, as a lower bound if it is the length of an unfinished run."""
+    """Return a metric of a run; the length of an unfinished run is a lower bound."""
     value = value_of(summary, metric)
     unfinished = metric == LENGTH and summary["unfinished"]
     if unfinished or (metric == MAKESPAN and value.raw is None):

@@ -28,7 +28,7 @@ CALLED = {
     "lpm": "RR+LPM",
 }
 AT_FOUR = "fig7-at-4"
-"""The key of figure 7's configurations with four replicas, used like the name of a figure."""
+"""The name that claims about figure 7 with four replicas use as the name of their figure."""
 PREBLES = ("preble", "preble-code")
 """Two forms of the scheduler Preble: as its paper describes it, and as its published code works.
 
@@ -91,7 +91,7 @@ def by_place(cells: Sequence[SchedulerResults]) -> Mapping[Place, At]:
 
 
 def mean_over(runs: BySeed, metric: str) -> float:
-    """Return a metric's mean over the seeds in which the metric is defined, or NaN if in none."""
+    """Return a metric's mean over all seeds with a value, or NaN if no seed has a value."""
     known = [summary[metric] for summary in runs.values() if summary[metric] is not None]
     return fmean(known) if known else nan
 

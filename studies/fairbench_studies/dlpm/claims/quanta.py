@@ -34,7 +34,7 @@ def swept_over(
 
 
 def judge_worker_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge whether a larger Q^w raises throughput above all others and lowers Jain's index."""
+    """Judge whether D2LPM gets faster than all other schedulers, and less fair, as Q^w grows."""
     mine = chosen(cells, scenario="s2")
     least, most = PAPER_QUANTA
     swept = swept_over(mine, fig10.quantum_of)
@@ -51,8 +51,8 @@ def judge_worker_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
 def _rises(mine: Sequence[SchedulerResults], where: str) -> list[Part]:
     """Judge whether D2LPM's throughput rises with Q^w and finally exceeds all other schedulers.
 
-    The paper says that D2LPM "eventually" surpasses all others, so the verdict uses the largest
-    Q^w. Further parts report each Q^w from the paper's largest Q^w upwards.
+    The paper says that D2LPM "eventually" surpasses all other schedulers, so the verdict uses the
+    largest quantum Q^w.
     """
     least, most = PAPER_QUANTA
     swept = swept_over(mine, fig10.quantum_of)
@@ -111,7 +111,7 @@ def _course(swept: Swept, metric: str) -> str:
 
 
 def judge_all_well_behaved(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge whether Jain's index is 1 for every Q^w if no client is heavy."""
+    """Judge whether, without heavy clients, Jain's index is 1 with every quantum Q^w."""
     mine = chosen(cells, scenario="none")
     swept = swept_over(mine, fig10.quantum_of)
     active, window = (
@@ -185,7 +185,7 @@ def _frontier(cells: Sequence[SchedulerResults], swept: Swept) -> list[Part]:
 
 
 def _beyond(swept: Swept, ends: Sequence[BySeed], metric: str) -> tuple[int, int]:
-    """Count points beyond the line from VTC to LPM, and points that neither VTC nor LPM beats."""
+    """Count a sweep's points beyond the line from VTC to LPM, and points that neither dominates."""
     (x0, y0), (x1, y1) = ((mean_over(of, metric), mean_over(of, RATE)) for of in ends)
     points = [(mean_over(of, metric), mean_over(of, RATE)) for of in swept.values()]
     # A point beyond the line from VTC (fair, slow) to LPM (fast, less fair) is better than any
@@ -196,7 +196,7 @@ def _beyond(swept: Swept, ends: Sequence[BySeed], metric: str) -> tuple[int, int
 
 
 def _part(text: str, pairs: Sequence[Pair], at: At, ours: str = "") -> Part:
-    """Return a part of a claim. The first of ``pairs`` decides; other pairs are only reported."""
+    """Judge the statement ``text`` by the first pair of schedulers, and report the other pairs."""
     first, *beside = (pair.seen(at) for pair in pairs)
     names = [pair.name for pair in pairs[1:]]
     others = {name: seen.outcome for name, seen in zip(names, beside, strict=True)}

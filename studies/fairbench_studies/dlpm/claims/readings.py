@@ -1,9 +1,9 @@
 """Verdicts under other readings of the paper, for the column "holds under" of the claims table.
 
-A reading is an interpretation of an unclear point of the paper. ``seeds/readings.csv`` has runs of
-figure 7 on four replicas, with and without the setting that a reading changes. The claims table
-shows a verdict under a reading only if the runs without the changed setting give the verdict of all
-configurations of the figure.
+A reading is an interpretation of an unclear point of the paper, and changes one setting.
+``seeds/readings.csv`` has runs of figure 7 on four replicas, with and without this change. The
+claims table shows a verdict with the change only if the runs without the change give the same
+verdict as all configurations of figure 7.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ AT_RERUN = (
     Reading("Poisson arrivals", "burstiness", 1.0),
     Reading("prefix as a mean", "workload.params.question_tokens", 51.0),
 )
-"""Readings that change a setting of the rerun: full batches, arrivals or the prefix of trees."""
+"""Interpretations of the paper that each change one setting in the rerun of figure 7."""
 LONG_QA_QUANTUM = Reading("Q^w 400,000 in long-qa", "settings.d2lpm.worker_quantum", 400_000)
-"""The reading that the quantum Q^w of long-qa is about twenty mean requests ([gaps] B3)."""
+"""The interpretation that Q^w in long-qa is about 20 times the mean request size ([gaps] B3)."""
 LONG_QA_POOL = Reading(
     "with long-qa in 305,000 tokens", "settings.engine.max_total_tokens", 305_000
 )
-"""The reading that the paper ran long-qa with a KV pool in which all documents fit."""
+"""The interpretation that the KV pool had space for all documents of the workload long-qa."""
 LONG_QA = "long-qa"
 RERUN_FILE, LONG_QA_FILE = "readings.csv", "readings-long-qa.csv"
 
@@ -53,7 +53,7 @@ Outcomes = Mapping[tuple[int, str], Outcome]
 
 
 class Tried(NamedTuple):
-    """The verdicts on parts of claims with a reading (``outcomes``) and without it (``compared``).
+    """Verdicts with an interpretation of the paper (``outcomes``) and without it (``compared``).
 
     If ``compared`` is None, the claims table shows every verdict in ``outcomes``.
     """
@@ -73,7 +73,7 @@ def outcomes_of(claims: Sequence[Claim], cells: Sequence[SchedulerResults]) -> O
 
 
 def at_rerun(claims: Sequence[Claim], folder: Path) -> Mapping[str, Tried]:
-    """Return the verdicts on four replicas under each reading in ``AT_RERUN``."""
+    """Return the verdicts from runs on four replicas, for each interpretation in ``AT_RERUN``."""
     path = folder / RERUN_FILE
     if not path.exists():
         return {}
@@ -94,10 +94,9 @@ def _shows(cell: SchedulerResults, reading: Reading) -> bool:
 
 
 def with_long_qa(claims: Sequence[Claim], cells: Sequence[SchedulerResults]) -> Mapping[str, Tried]:
-    """Return the verdicts that include long-qa with a KV pool in which its documents fit.
+    """Return the verdicts if the KV pool has space for all documents of the workload long-qa.
 
-    All other verdicts at the rerun's settings exclude long-qa, because figure 7 has long-qa with
-    several sizes of the KV pool.
+    Other verdicts of the rerun leave out long-qa, which was simulated with several KV pool sizes.
     """
     in_pools = [cell for cell in cells if cell.combined["workload"] == LONG_QA]
     held = [cell for cell in in_pools if _shows(cell, LONG_QA_POOL)]
@@ -109,7 +108,7 @@ def with_long_qa(claims: Sequence[Claim], cells: Sequence[SchedulerResults]) -> 
 def in_long_qa(
     claims: Sequence[Claim], cells: Sequence[SchedulerResults], folder: Path
 ) -> Mapping[str, Tried]:
-    """Return the verdicts with another quantum Q^w in the workload long-qa only."""
+    """Return the verdicts if only the workload long-qa has another quantum Q^w."""
     path = folder / LONG_QA_FILE
     if not path.exists():
         return {}
@@ -126,10 +125,7 @@ def _without_long_qa(cells: Sequence[SchedulerResults]) -> list[SchedulerResults
 
 
 def with_readings(number: int, parts: Sequence[Part], found: Mapping[str, Tried]) -> list[Part]:
-    """Return the parts of a claim with their verdicts under each reading of the paper.
-
-    If a part covers several numbers of replicas, readings are judged from runs on four replicas.
-    """
+    """Return a claim's parts, each with its verdicts under other interpretations of the paper."""
     done = []
     for part in parts:
         known = {}
@@ -144,7 +140,7 @@ def with_readings(number: int, parts: Sequence[Part], found: Mapping[str, Tried]
 
 
 def _outcome(outcomes: Outcomes, number: int, text: str) -> Outcome | None:
-    """Return the verdict on a part, whose text in ``outcomes`` may lack the ending ``SEVERAL``."""
+    """Look up a verdict by the text of a part, or by this text without the ending ``SEVERAL``."""
     return outcomes.get((number, text), outcomes.get((number, text.removesuffix(SEVERAL))))
 
 

@@ -21,11 +21,11 @@ from fairbench_studies.kit.tally import MOST, part_of
 from fairbench_studies.kit.values import chosen, mean_of
 
 FLAT = 0.05  # a curve is flat if its maximum exceeds its minimum by at most this fraction
-FAR = 0.10  # largest relative difference at which DLPM's service rate counts as near LPM's
+FAR = 0.10  # DLPM's service rate is near LPM's if they differ by at most this fraction
 NEAR = Pair("DLPM over LPM", RATE, "dlpm", "lpm", 1 - FAR)
-BAND_PCT = (25, 55)  # range that counts as the paper's "about 40%" of a decode step
-# In ``OTHER_RUNS`` further runs on a shared machine, the overhead at the judged point of figure 4
-# ranged over ``OTHER_PCT`` percent of a decode step.
+BAND_PCT = (25, 55)  # overheads, in % of a decode step, that count as the paper's "about 40%"
+# Figure 4 was measured ``OTHER_RUNS`` more times on a shared machine. With 8 replicas and 200
+# queued requests, the overhead was ``OTHER_PCT`` percent (lowest, highest) of a decode step.
 OTHER_RUNS = 7
 OTHER_PCT = (71, 135)
 LOWEST, LOWEST_HITS = (
@@ -38,7 +38,7 @@ LOWEST, LOWEST_HITS = (
 
 
 def judge_clients(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge whether, with more clients, DLPM's rate stays near LPM's, and VTC's low and flat."""
+    """Judge whether, as clients are added, DLPM stays nearly as fast as LPM and VTC stays slow."""
     at: dict[int, dict[str, Any]] = {}
     for cell in cells:
         at.setdefault(clients_of(cell), {})[cell.combined["scheduler"]] = by_seed(cell)
@@ -68,10 +68,9 @@ def _flat(text: str, values: Collection[float]) -> Part:
 
 
 def judge_central(timings: Timings) -> list[Part]:
-    """Judge whether a central scheduler's overhead grows, and whether it is about 40%.
+    """Judge whether a central scheduler's overhead grows, and is about 40% of a decode step.
 
-    Measured times vary between runs, so the overhead of about 40% is judged over all known runs of
-    figure 4.
+    Measured times vary between runs, so the value of 40% is judged over all known runs of figure 4.
     """
     pct = {(int(p["workers"]), int(p["waiting"])): overhead_pct(p) for p in timings.points}
     shown = pct[REPLICAS, QUEUE]
@@ -95,8 +94,8 @@ def judge_central(timings: Timings) -> list[Part]:
 def _grows(pct: Mapping[tuple[int, int], Any], axis: int) -> bool:
     """Return whether the overhead rises from the first to the last point along one axis.
 
-    The keys of ``pct`` are numbers of workers and queued requests. Neighbouring points are not
-    compared, because they may differ by less than the measurement noise.
+    The keys of ``pct`` are pairs (workers, queued requests). Neighbouring points are not compared,
+    because they may differ by less than the measurement noise.
     """
     lines: dict[int, list[tuple[int, Any]]] = {}
     for key, value in pct.items():

@@ -23,7 +23,7 @@ Facts = TypeVar("Facts")
 def over_seeds(
     cells: Sequence[SchedulerResults], facts: Callable[[Runs], Facts], names: Sequence[str]
 ) -> list[Facts]:
-    """Return ``facts`` of the runs of each seed for which all schedulers in ``names`` have runs."""
+    """Return ``facts`` for each seed with runs of all schedulers in ``names``."""
     runs: dict[int, dict[str, StoredRun]] = {}
     for cell in cells:
         for one in cell.runs:

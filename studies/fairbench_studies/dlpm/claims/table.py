@@ -1,4 +1,4 @@
-"""The page of the DLPM paper's claims, judged at the rerun's settings and at the defaults."""
+"""The page on the DLPM paper's claims, judged with the preset dlpm-paper and with defaults."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ PAGE = Page(
 def judge_all(settings: Sequence[Setting], seeds: Path | None = None) -> list[Judged]:
     """Judge each claim at each setting for which the figure's runs exist.
 
-    ``seeds`` is the folder of per-seed values, from which verdicts under other readings are made.
+    Verdicts for other interpretations of the paper come from the per-seed values in ``seeds``.
     """
     found = {one.title: _readings(one, seeds) for one in settings} if seeds else {}
     judged = []
@@ -183,7 +183,7 @@ def write(judged: Sequence[Judged], settings: Sequence[Setting], folder: Path) -
 
 
 def stored_settings(folder: Path) -> list[Setting]:
-    """Return the settings of the rerun and the defaults, with each figure's stored per-seed values.
+    """Read each figure's per-seed values, with the preset dlpm-paper and with default settings.
 
     Raises DataError if the folder has no folder of per-seed values.
     """
@@ -216,7 +216,7 @@ def with_four(sources: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def with_tests(settings: Sequence[Setting]) -> list[Setting]:
-    """Return the settings; the default settings also get the claims that tests decide."""
+    """Add the results of tests, which decide some claims, to the default settings."""
     return [
         one._replace(sources={**one.sources, TESTS: ByTests()}) if one.title == AT_DEFAULTS else one
         for one in settings

@@ -9,12 +9,12 @@ from fairbench_studies.kit.outcomes import Outcome
 from fairbench_studies.kit.parts import Claim, Part
 
 TESTS = "tests"
-"""The name that replaces a figure's name in claims that tests decide."""
+"""The source name of claims that tests decide; all other claims name a figure as their source."""
 FOLDER = "tests/schedulers/local"
 
 
 class ByTests(NamedTuple):
-    """Data for claims that tests, not runs, decide. ``basis`` is a caption about the tests."""
+    """The data of claims that tests decide; ``basis`` says where these tests are."""
 
     basis: str = f"named tests in {FOLDER}, on a small engine and on the simulated engine"
 
@@ -33,7 +33,7 @@ class Statement(NamedTuple):
 
     @property
     def part(self) -> Part:
-        """The statement in the form of a claim's ``Part``, with the name of the test."""
+        """The statement and its verdict as a ``Part``, with the name of the deciding test."""
         return Part(self.text, self.outcome, f"{self.shown} (`{self.test}`)", under=self.under)
 
 

@@ -44,7 +44,7 @@ def judge_bound(
         measured: A function that returns the service difference that the theorem bounds.
         scheduler: The scheduler whose runs are checked.
         times: A function that returns the factor by which a run's stored bound is multiplied.
-        texts: The statement to judge, and the words that introduce the reported number of tokens.
+        texts: The statement to judge, and the text before the measured number of tokens.
     """
     runs = [
         one.run for cell in cells for one in cell.runs if _bounded_by(one.run, theorem, scheduler)
@@ -117,7 +117,7 @@ def service_gap(run: StoredRun) -> float:
 
 
 def shortfall(run: StoredRun) -> float:
-    """Return the largest service deficit of a waiting client, compared with any other client.
+    """Return the largest lag in service (tokens) of a waiting client behind another client.
 
     The run must have a single worker, because Theorem 4.2 bounds the deficit on one worker.
     """

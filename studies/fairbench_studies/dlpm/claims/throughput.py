@@ -29,10 +29,10 @@ from fairbench_studies.kit.tally import Tally, part_of
 
 RATE, OUTPUT, HIT = "service_rate_tok_s", "output_rate_tok_s", "cache_hit_rate"
 ACTIVE = "service_rate_paper_window_tok_s"
-NEARLY = 0.95  # throughputs count as equal from this ratio on
+NEARLY = 0.95  # throughputs count as equal if their ratio is at least this
 PREBLE_WINS = Place("long-qa", "s2", 8)
 HARD = ("tot", "s2")
-SEVERAL = ", on several replicas"  # end of a part's text if the part excludes runs with one replica
+SEVERAL = ", on several replicas"  # added to statements that leave out runs with one replica
 WORST = "long-qa"
 
 
@@ -72,9 +72,9 @@ def parts_apart(
 ) -> list[Part]:
     """Return the parts of a claim: one for several replicas, and one for a single replica.
 
-    If clients do not compete on a single replica, a single part covers all runs. With one replica,
-    RR+LPM is LPM, and D2LPM is DLPM. ``ours`` returns a text about tallies. The first of
-    ``tallies`` uses the paper's measure.
+    If clients compete in only one of these two cases, the claim has one part for all runs. With one
+    replica, RR+LPM is LPM, and D2LPM is DLPM. ``ours`` describes the results of ``tallies``, the
+    first of which uses the paper's measure of throughput.
     """
     alone = [one.within(is_alone) for one in tallies]
     several = [one.within(lambda place: not is_alone(place)) for one in tallies]
@@ -87,7 +87,7 @@ def parts_apart(
 
 
 def extremes(tallies: Sequence[Tally]) -> str:
-    """Return, as text, the range of the first measure's values over the configurations."""
+    """Return, as text, the range of values in the first tally."""
     return tallies[0].extremes
 
 
@@ -96,7 +96,7 @@ def _largest(one: Tally) -> float:
 
 
 def judge_scaling(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge RR+LPM's hit rate and throughput in tot s2, with 4 and with 8 replicas."""
+    """Judge RR+LPM's hit rate and throughput on 4 and 8 replicas (workload tot, scenario s2)."""
     at = by_place(cells)
     both = {str(dp): at[Place(*HARD, dp)]["lpm"] for dp in (4, 8)}
     hits, rates = ([mean_over(runs, metric) for runs in both.values()] for metric in (HIT, RATE))
@@ -113,7 +113,7 @@ def judge_scaling(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_preble(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge whether D2LPM is slower than a form of Preble only in long-qa s2 with dp 8."""
+    """Judge whether Preble is faster than D2LPM only in long-qa, scenario s2, on 8 replicas."""
     at = by_place(cells)
     return [part for preble in run_of(PREBLES, cells) for part in _against(preble, at)]
 

@@ -76,7 +76,7 @@ def judge_responses(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 class Responses(NamedTuple):
-    """Response times in seconds: the mean of all clients, and the longest of clients 1 and 2."""
+    """A scheduler's mean response time (s) over all clients, and the longest of clients 1 and 2."""
 
     mean_s: float
     most_s: float
@@ -91,7 +91,7 @@ def _responses(runs: Runs, others: Sequence[str]) -> dict[str, Responses]:
 
 
 class Stall(NamedTuple):
-    """Results under Preble: the longest response time of clients 1 and 2, and an idle period.
+    """The longest response time of clients 1 and 2 under Preble, and the least busy period.
 
     ``busy`` is the workers' busy fraction in the least busy period, which starts at ``since_s``.
     """
@@ -198,7 +198,7 @@ def judge_equal_service(cells: Sequence[SchedulerResults]) -> list[Part]:
 def while_all_active(run: StoredRun) -> Floats:
     """Return each client's service while all clients are active, shape (2, clients).
 
-    The first row of the array is computed service. The second row also counts cached input.
+    Row 0 of the array leaves out cached input tokens, and row 1 includes them.
     """
     found: Floats = derived(run, "service while all are active", lambda: _services(run))
     return found

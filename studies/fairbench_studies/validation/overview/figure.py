@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 WIDTH_IN, HEIGHT_IN, DPI = 11.0, 7.0, 110
 ERROR_LIMIT_PCT = 45.0  # a larger error is drawn at the edge of the panel, as a number
 # Numbers at the edge of a panel overlap if their measured values are closer than ``NEAR`` powers of
-# ten. Only the largest of such errors is written as a number.
+# ten. If numbers would overlap, only the largest error is written as a number.
 NEAR = 0.4
 MARKERS = "osD^vP*X"  # one marker for each engine
 
@@ -107,7 +107,6 @@ def _errors(axes: Axes, points: list[Point], metric: str, marks: dict[str, Any])
         shown = max(-ERROR_LIMIT_PCT, min(ERROR_LIMIT_PCT, error))
         measured = point.pairs[metric].measured
         axes.plot(measured, shown, **_style(point, marks))
-        # Among errors beyond the limit that are close together, only the largest gets a number.
         side, place = float(np.sign(error)), float(np.log10(measured))
         near = any(side == where and abs(place - at) < NEAR for where, at in numbered)
         if shown != error and not near:

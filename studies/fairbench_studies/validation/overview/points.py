@@ -111,7 +111,7 @@ def _each(make: Callable[[Any], Point], runs: Sequence[Any]) -> tuple[list[Point
 
 
 def serving_point(run: ServingRun, profile: TimingProfile | None = None) -> Point:
-    """Return the point of a run of SGLang or vLLM.
+    """Return the measured and simulated metrics of a run of SGLang or vLLM, as a point to draw.
 
     Raises:
         DataError: the run cannot be replayed.
@@ -150,7 +150,7 @@ def _first_token(simulated: ServingRun, run: ServingRun) -> Pair:
 
 
 def _defined(throughput: Pair, time_per_token: Pair, first_token: Pair) -> dict[str, Pair]:
-    """Return the metrics whose error can be computed, except a TTFT too short for a target."""
+    """Return the metrics with a defined error; a short TTFT, which has no target, is left out."""
     if not first_token.measured > LONG_TTFT_S:
         first_token = Pair(np.nan, np.nan)
     pairs = dict(zip(METRICS, (throughput, time_per_token, first_token), strict=True))
@@ -188,7 +188,7 @@ def _prompt_tokens(run: ServingRun) -> Ints:
 def kind_of_prompts(tokens: Ints) -> str:
     """Classify prompts as short, medium or long by their median length.
 
-    Prompts whose lengths differ much are also called mixed, as in ``short mixed``.
+    If the lengths of the prompts vary widely, ``mixed`` is added, as in ``short mixed``.
     """
     low, median, high = np.percentile(tokens, [10, 50, 90])
     length = "short" if median < SHORT_TOKENS else "long" if median >= LONG_TOKENS else "medium"
@@ -196,7 +196,6 @@ def kind_of_prompts(tokens: Ints) -> str:
 
 
 def _program_point(run: ProgramRun, profile: TimingProfile | None) -> Point:
-    """Return the point of a run of programs, whose only metric is the service rate."""
     found = compare_programs(run, *replay_programs(run, profile))
     gpu, model, *_ = found.profile.split("/")
     return Point(
@@ -208,7 +207,7 @@ def _program_point(run: ProgramRun, profile: TimingProfile | None) -> Point:
 
 
 def _slora_point(run: MeasuredRun, profile: TimingProfile | None) -> Point:
-    """Return the point of a run of S-LoRA's engine, whose records lack times per token."""
+    """Return a point for an S-LoRA run, whose records have no time per output token."""
     sides = replay_run(run, profile), run.trace
     fitted = profile is None and not run.section and run.name in FITTED_RUNS
     first = Pair(*(ttft_s(side, run.trace.clients, 50) for side in sides))

@@ -16,15 +16,15 @@ from fairbench_studies.validation.report import both
 from fairbench_studies.validation.serving.profiles import host_cost_text
 
 SERVICE_TARGET_PCT, MAKESPAN_TARGET_PCT, JAIN_TARGET = 6.0, 12.0, 0.05
-# The authors' script leaves users without service out of Jain's index. A user is assumed to be left
-# out if the published index is at least ``ALONE_INDEX``, although the median latencies of two users
-# differ by more than a factor of ``UNEQUAL``.
+# The authors' script leaves users without service out of Jain's index. The index is assumed to
+# cover only one user if it is at least ``ALONE_INDEX`` and users' median latencies differ by more
+# than a factor of ``UNEQUAL``.
 ALONE_INDEX, UNEQUAL = 0.9995, 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramComparison:
-    """A measured run of programs with its replay.
+    """The metrics of a measured run of programs and of its simulation.
 
     Service is in tokens/s (input + 2 x output). No value of the simulation was fitted to this run.
     ``notes`` names the values of the simulation that were fitted to other runs.
@@ -41,7 +41,7 @@ class ProgramComparison:
 
     @property
     def notes(self) -> list[str]:
-        """A note about the host's cost that the replay adds for the run's policy, if any."""
+        """A note on the CPU time that the replay adds for the run's policy, if it adds any."""
         return list(filter(None, [host_cost_text(self.policy)]))
 
     @property
@@ -97,7 +97,7 @@ def compare_programs(run: ProgramRun, simulated: Replay, profile: str) -> Progra
 
 
 def jain_of_all(run: ProgramRun) -> float:
-    """Return Jain's index over all users, corrected if the script counted only one user."""
+    """Return Jain's index over all n users, or 1 / n if the published index covers one user."""
     medians = [float(np.median(times)) for times in run.latencies_s.values()]
     if run.jain >= ALONE_INDEX and max(medians) > UNEQUAL * min(medians):
         return 1 / len(medians)

@@ -31,8 +31,8 @@ from fairbench_studies.validation.serving.profiles import profile_of, with_host_
 # The lengths of a request's parts come from the prompts and outputs in the logs of three measured
 # runs. The instructions for a judged dimension have 4,219 characters on average over 19 texts, and
 # a token is assumed to have 5 characters. An answer ends at the word END, before its limit of 256
-# tokens. The lengths of a judgement and of a merge follow from the output tokens per request of
-# users with 16 and with 2 judgements.
+# tokens. The lengths of a judgement and of a merge are solved from the mean output tokens per
+# request of two kinds of users, with 16 and with 2 judgements.
 DIMENSION_TOKENS = 844
 JUDGEMENT_TOKENS, MERGE_OUTPUT_TOKENS, MAX_NEW_TOKENS = 159, 140, 256
 # ``ENGINE_OF_2024`` holds the defaults of SGLang in 2024. The measured server is a fork of SGLang
@@ -42,10 +42,10 @@ ENGINE_OF_2024 = {
     "engine.in_batch_prefix_caching": False,
     "engine.batch_is_full": False,
 }
-# The published command lines set no limit on running requests. ``MAX_RUNNING_REQUESTS`` has no
-# effect, because the KV pool is full before the limit is reached.
+# The DLPM authors' published command lines set no limit on running requests.
+# ``MAX_RUNNING_REQUESTS`` has no effect, because the KV pool is full before the limit is reached.
 MAX_RUNNING_REQUESTS = 2_048
-SEED = 0  # seed for the lengths of articles; arrivals are evenly spaced
+SEED = 0  # random seed for the lengths of articles
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ OPERATOR_PROFILES = {
     "a100-sxm4-80gb": "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10",
     "h100-sxm5-80gb": "h100-80gb/llama-3.1-8b/tp1/sglang-0.5.14",
 }
-# Hugging Face tokenizers take 1.8 to 3.0 us per token on one core. The fit does not change the
-# tokenizer's cost, because runs that prefill one prompt at a time cannot separate this cost from
-# the time per prompt token (c_T). The H100 runs sent token ids, which need no tokenizer.
+# Hugging Face tokenizers take 1.8 to 3.0 us per token on one core. The fit keeps the tokenizer's
+# time. Runs that prefill one prompt at a time show only the sum of this time and the time per
+# prompt token (c_T). The H100 runs sent token ids, which need no tokenizer.
 TOKEN_MS = {"a100-sxm4-80gb": 0.003, "h100-sxm5-80gb": 0.0}
 # Triton's attention on an H100 takes 7.07 to 20.68 ms per token (sgl-project/sglang#21775) if one
 # sequence of Qwen3-8B is decoded with contexts of 1,000 to 32,000 tokens. Llama-3.1-8B has the same
@@ -45,15 +45,15 @@ H100_START = {
 }  # fmt: skip
 STARTS = {"a100-sxm4-80gb": A100_START, "h100-sxm5-80gb": H100_START}
 _FRONTEND = ("request_ms", "delay_ms")
-# ``_LONG_WEIGHT`` and ``_SHORT_WEIGHT`` weigh errors in long and in short times to first token.
-# Errors in times per output token have the weight 1.
+# ``_LONG_WEIGHT`` and ``_SHORT_WEIGHT`` weigh errors in long and in short times to first token,
+# relative to errors in times per output token.
 _LONG_WEIGHT, _SHORT_WEIGHT = 0.5, 0.15
 _STEPS, _TRIAL, _LONGEST_STEP, _DAMPING, _LEAST_GAIN = 25, 1e-3, 0.3, 1e-3, 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class ServingFit:
-    """The fitted numbers in milliseconds, and the weighted error of the fit."""
+    """The fitted coefficients of a timing profile in milliseconds, and their weighted error."""
 
     gpu: str
     values: dict[str, float]
@@ -61,7 +61,7 @@ class ServingFit:
 
     @property
     def profile(self) -> TimingProfile:
-        """The timing profile that is made from the operator tables and the fitted numbers."""
+        """The timing profile that is made from the operator tables and the fitted coefficients."""
         return _profile(self.gpu, self.values)
 
 
@@ -98,7 +98,7 @@ def fit(runs: list[ServingRun]) -> Iterator[ServingFit]:
 def _step(
     logs: Floats, left: Floats, errors: Callable[[Floats], Floats]
 ) -> tuple[Floats, Floats] | None:
-    """Return logarithms and errors after a damped step, or None if no step reduces the error."""
+    """Take a damped Gauss-Newton step, or return None if no step reduces the squared errors."""
     units = _TRIAL * np.eye(len(logs))
     slope = np.array([(errors(logs + unit) - left) / _TRIAL for unit in units]).T
     normal = slope.T @ slope + _DAMPING * np.eye(len(logs))

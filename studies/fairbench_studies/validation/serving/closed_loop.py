@@ -14,15 +14,15 @@ from fairbench.engine.clock import ARRIVE, Clock
 from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.metrics.records import Floats
 
-# A client sends its next request ``NEXT_REQUEST_MS`` after an answer, which is the median gap in
+# A client sends its next request ``NEXT_REQUEST_MS`` after an answer. This pause is the median in
 # the run sglang-a100-fixed-c1-run1.
 NEXT_REQUEST_MS = 1.1
 # Closed-loop load generators count the tokens of each answered prompt in their event loop, and read
-# and send nothing while they count. The times per prompt and per token come from gaps between
-# requests in two SGLang runs (one request at a time, prompts of 401 to 12,305 tokens).
+# and send nothing while they count. The times of counting were fitted to the gaps between requests
+# in two SGLang runs (one request at a time, prompts of 401 to 12,305 tokens).
 COUNT_MS, COUNT_TOKEN_MS = 0.3, 0.002
-# A client counts as limited if its requests in flight stayed at their maximum for the fraction
-# ``HELD_SHARE`` of the time after they first reached the maximum.
+# A client counts as limited if it keeps its maximum of requests in flight for at least the fraction
+# ``HELD_SHARE`` of the time since it first reached this maximum.
 HELD_SHARE, NEARLY = 0.9, 0.99
 
 
@@ -34,7 +34,7 @@ class Limit(NamedTuple):
 
 
 def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
-    """Return the limit on requests in flight that delayed an open-loop client, or None.
+    """Return an open-loop client's limit on requests in flight, or None if no limit delayed it.
 
     At its limit, a client sends the next request only when an answer arrives. The measured sending
     times of a limited client depend on the server, so a replay must not repeat these times.
@@ -67,9 +67,9 @@ def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
 class EventLoop:
     """The thread of a load generator that counts the tokens of each answered prompt.
 
-    Answers that arrive while the thread is counting are read together afterwards, as a batch. When
-    all prompts of a batch are counted, ``go_on`` is called for each answer. ``read_ps`` holds the
-    time (ps) at which the answer of each request was read.
+    Answers that arrive while the thread counts tokens are read afterwards, together. When the
+    tokens of all their prompts are counted, ``go_on`` is called for each answer. ``read_ps`` holds
+    the time (ps) at which the answer of each request was read.
     """
 
     def __init__(self, clock: Clock, tokens: Sequence[int], go_on: Callable[[], None]) -> None:
@@ -113,7 +113,7 @@ class ClosedLoop:
 
     The latency of a request counts from the request's creation. Requests are sent in order of
     creation, each as soon as one of the ``connections`` is free. If ``counted`` (the tokens of each
-    prompt) is not None, the client counts the tokens of an answered prompt before it continues.
+    prompt) is given, counting an answer's prompt tokens delays the next request.
     """
 
     def __init__(

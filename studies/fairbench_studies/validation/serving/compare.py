@@ -43,7 +43,7 @@ class ServingComparison:
 
     @property
     def misses(self) -> list[str]:
-        """The targets that the replay misses, each with the error."""
+        """The metrics whose simulation error exceeds the target, each with its error."""
         return list(_misses(self))
 
     def as_dict(self) -> dict[str, Any]:
@@ -149,12 +149,12 @@ def ttft_percentile_s(run: ServingRun, group: str, percent: float) -> float:
 
 
 def clients_of(run: ServingRun) -> tuple[str, ...]:
-    """Return the names of a run's clients, in the order of their numbers in ``trace_of``."""
+    """Return the sorted names of a run's clients, which ``trace_of`` numbers in this order."""
     return tuple(sorted(set(run.client)))
 
 
 def trace_of(run: ServingRun, chosen: Flags | None = None) -> Trace:
-    """Return a trace of the requests after the warm-up, or of the selection ``chosen`` of them."""
+    """Return a trace of the requests after the warm-up, limited to the mask ``chosen`` if given."""
     names = clients_of(run)
     steady = run.steady if chosen is None else run.steady & chosen
     numbers = np.array([names.index(client) for client in run.client])

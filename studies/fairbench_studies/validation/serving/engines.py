@@ -41,17 +41,17 @@ SYNC_HOST_MS = 2.5
 
 A design of asynchronous scheduling (vLLM issue 10634) reports an idle time of 5 to 6 ms, and
 expects 2 to 3 ms without conflicts between threads. Profiles measured on a server already contain
-the idle time. With asynchronous scheduling, the GPU never waits for the host, so ``host_ms`` of
-profiles that were not measured on a server is set to 0.
+this idle time of the GPU. With asynchronous scheduling, the GPU never waits for the host, so
+``host_ms`` of profiles that were not measured on a server is set to 0.
 """
 # If a profile was not measured on a server, its grade begins with a text in ``_NOT_SERVED``.
 _NOT_SERVED = ("operators:", "derived:", "fitted to measured operators")
 ASYNC_FROM = (0, 14)  # first release of vLLM that uses async_scheduling by default
-# The published command lines of the DLPM authors' fork of SGLang set ``FORK_MEM_FRACTION`` and
-# 20,000 tokens. ``FORK_DEFAULT_MEM_FRACTION`` is the default of SGLang in 2024.
+# The published command lines of the DLPM authors' fork of SGLang set a memory fraction of
+# ``FORK_MEM_FRACTION``. ``FORK_DEFAULT_MEM_FRACTION`` is the default of SGLang in 2024.
 FORK_MEM_FRACTION, FORK_DEFAULT_MEM_FRACTION = 0.7, 0.88
-# Runs of servers without --schedule-policy have a ``policy`` in ``SERVER_DEFAULT``. All other
-# policies run on the DLPM authors' fork of SGLang, with a scheduling pass after each step.
+# Runs without --schedule-policy have a ``policy`` in ``SERVER_DEFAULT``. Runs with any other policy
+# used the DLPM authors' fork of SGLang, with a scheduling pass after each step.
 SERVER_DEFAULT = ("", "default")
 SGLANG_OPEN_POOL_TOKENS = 444_563  # size of the KV pool in the log of open-loop runs
 SGLANG_OPEN_SERVERS = ("a100-80gb/llama-3.1-8b/tp1/", "h100-80gb/llama-3.1-8b/tp1/")
@@ -124,7 +124,7 @@ def _contradicts(run: ServingRun) -> bool:
 def with_doubts(runs: Iterable[ServingRun]) -> list[ServingRun]:
     """Mark runs whose stated KV pool size is contradicted by a run with equal settings.
 
-    Runs with equal settings were made with one command line of the server.
+    The server had the same flags in all runs with equal settings.
     """
     every = list(runs)
     doubted = {_settings(run) for run in every if _contradicts(run)}

@@ -32,8 +32,8 @@ FITTED = frozenset(
     }
 )
 DIRECT = "none"  # value of the field ``gateway`` in runs without a gateway
-# From the commit ``INFERGRID`` on, InferGrid's load generator counts prompt tokens
-# (``closed_loop``).
+# Since the commit ``INFERGRID``, InferGrid's load generator counts the tokens of answered prompts,
+# which delays the next request.
 INFERGRID = "a8d3ea8934cb7c4144427c3065c31b6ab2a9af72"
 _FIRST_OF_SET = re.compile(r"-c1-run1$")
 # The first ``WARM_UP_S`` seconds of an open-loop run are a warm-up, in which the engine compiles

@@ -35,7 +35,7 @@ THROUGHPUT, TIME_PER_TOKEN, FIRST_P50, FIRST_P99 = METRICS = (
     "ttft_p99_s",
 )
 ROOM_S = {FIRST_P50: 0.1, FIRST_P99: 0.3}
-"""The seconds by which a TTFT may differ in addition to the factor in ``FACTORS``.
+"""The seconds by which predicted TTFT intervals are widened, besides the factors in ``FACTORS``.
 
 The simulator models times below 0.1 s coarsely. Real servers sometimes pause for 0.3 s, which no
 timing profile contains.
@@ -46,10 +46,10 @@ FACTORS: dict[str, dict[str, float]] = {
     "calibrated": {THROUGHPUT: 1.25, TIME_PER_TOKEN: 1.35, FIRST_P50: 1.35, FIRST_P99: 1.85},
     "derived": {THROUGHPUT: 1.25, TIME_PER_TOKEN: 1.35, FIRST_P50: 1.6, FIRST_P99: 1.75},
 }
-"""The factors by which simulated values were wrong, by grade of timing profile and metric.
+"""The factors that widen predicted intervals, for each profile grade and metric.
 
-For each server, the 95th percentile over the server's runs is taken; a factor is the largest such
-percentile, rounded up. The script ``tests/validate/measure_intervals.py`` prints the percentiles.
+Each factor covers 95% of the runs' simulation errors on the worst of the measured servers. The
+script ``tests/validate/measure_intervals.py`` prints the percentiles.
 """
 
 MEANING: dict[str, Any] = {
@@ -61,16 +61,15 @@ MEANING: dict[str, Any] = {
     "factors": FACTORS,
     "seconds": ROOM_S,
 }
-"""An explanation of predicted intervals, with the factors and seconds that widen the intervals."""
+"""A description of the predicted intervals, with the amounts by which they are widened."""
 
-# ``MEASURED_ERROR_PCT`` and ``OPERATOR_ERROR_PCT`` are the assumed errors of measured and of
-# operator profiles, both of the whole profile and of each term. The assumed errors come from runs
-# to which the measured profile was not fitted.
+# Timing profiles that were measured on a server are assumed to be wrong by ``MEASURED_ERROR_PCT``,
+# others by ``OPERATOR_ERROR_PCT``, as in runs to which the measured profile was not fitted.
 MEASURED_ERROR_PCT, OPERATOR_ERROR_PCT = 5.0, 15.0
 
 
 def predict(run: ServingRun, profile: TimingProfile) -> dict[str, Any]:
-    """Predict a run's metrics, with intervals over ``DRAWS`` randomly changed timing profiles.
+    """Predict a run's metrics, with intervals from ``DRAWS`` random errors of the timing profile.
 
     The prediction uses only the arrivals, prompt lengths and output lengths of the run.
     """
@@ -108,13 +107,13 @@ def _widening(grade: str, name: str) -> tuple[float, float]:
     metric = name.split("/")[0]
     if metric == "refused":
         return 1.0, 0.0
-    # ``METRICS`` has no entry for clients' service rates, which use the factor of throughput.
+    # Clients' service rates, which are not in ``METRICS``, use the factor for throughput.
     metric = metric if metric in METRICS else THROUGHPUT
     return FACTORS[grade][metric], ROOM_S.get(metric, 0.0)
 
 
 def _interval(values: Sequence[float], factor: float, room: float) -> dict[str, float | None]:
-    """Return the first value, and the range of all values after widening; None means undefined."""
+    """Return the first value and the widened range of all values. Undefined values are None."""
     low, high = float(np.min(values)) / factor - room, float(np.max(values)) * factor + room
     low = low if low != low else max(0.0, low)
     return {"simulated": defined(values[0]), "low": defined(low), "high": defined(high)}
@@ -124,7 +123,7 @@ def metrics_of(replayed: ServingRun, recorded: Flags) -> dict[str, float]:
     """Return the metrics of a replay or of a measured run, keyed by name.
 
     Args:
-        replayed: The replay or the measured run.
+        replayed: The replay of a run, or the measured run itself.
         recorded: A mask of the requests that the measured record has, shape (n_requests,).
     """
     run = rows_of(replayed, recorded)

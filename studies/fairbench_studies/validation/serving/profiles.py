@@ -15,10 +15,10 @@ MEASURED_H100 = "h100-80gb/llama-3.1-8b/tp1/measured-sglang-triton"
 # fitted to the measured TTFT P50 of vllm-a100-fixed-c128-run1. SGLang's profile already includes
 # the time of SGLang's API server.
 VLLM_REQUEST_MS = 1.5
-# Policies of the DLPM authors' fork of SGLang take ``FORK_HOST_MS`` of host time per iteration, and
-# per request in the batch. ``FORK_HOST_MS`` was fitted to the time per output token in two runs,
-# with 6 and with about 130 concurrent requests (``measured.FITTED``). The cost of the fork's policy
-# ``vtc`` is unknown.
+# ``FORK_HOST_MS`` is the CPU time of scheduling policies in the DLPM authors' fork of SGLang: a
+# time per iteration, and a time per request in the batch. Both were fitted to the time per output
+# token in two runs, with 6 and with about 130 concurrent requests (``measured.FITTED``). The CPU
+# time of the fork's policy ``vtc`` is unknown.
 FORK_HOST_MS = {"lpm_mdrr": (8.0, 0.082)}
 # ``nvidia-smi`` and cloud providers use GPU names such as "NVIDIA A100-SXM4-80GB".
 _SXM = re.compile(r"(?:nvidia-)?([abh]\d00)(?:-sxm\d?)?-(\d+gb)(?:-hbm\d\w?)?")
@@ -32,7 +32,7 @@ def gpu_name(text: str) -> str:
 
 
 def host_cost_text(policy: str) -> str | None:
-    """Return a text about the host's cost of a policy of the SGLang fork, or None if unknown."""
+    """Describe the CPU time of a policy of the SGLang fork, or return None if it is unknown."""
     if policy not in FORK_HOST_MS:
         return None
     iteration_ms, request_ms = FORK_HOST_MS[policy]
@@ -43,7 +43,7 @@ def host_cost_text(policy: str) -> str | None:
 
 
 def with_host_cost(profile: TimingProfile, policy: str) -> TimingProfile:
-    """Add the host's cost of a policy of the DLPM authors' fork to a timing profile."""
+    """Add a policy's CPU time in the DLPM authors' fork of SGLang to a timing profile."""
     if policy not in FORK_HOST_MS:
         return profile
     iteration_ms, request_ms = FORK_HOST_MS[policy]

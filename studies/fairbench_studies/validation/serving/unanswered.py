@@ -25,9 +25,9 @@ _NUMBERED = re.compile(r"(\d+)$")
 def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
     """Return a run with its missing requests added, and a mask of the recorded requests.
 
-    Each client is assumed to send a request in each of its turns, from its first record to the last
-    recorded turn of any client. A missing request is a copy of the client's nearest recorded
-    request, with latencies of NaN.
+    Clients are assumed to take turns in sending requests, until the last recorded request of the
+    run. A request without a record is replaced by a copy of the client's nearest recorded request,
+    with latencies of NaN.
     """
     every = np.ones(len(run), dtype=bool)
     turns = _turns(run) if run.direct else None
@@ -35,7 +35,7 @@ def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
         return run, every
     numbers = _numbers(run)
     period = int(numbers.max())
-    # ``missing`` holds turns without a record, each with the index of the request to copy.
+    # ``missing`` holds each turn without a record, and the index of the recorded request to copy.
     missing: list[tuple[int, int]] = []
     for number in np.unique(numbers):
         own = np.flatnonzero(numbers == number)

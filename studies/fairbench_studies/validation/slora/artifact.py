@@ -2,9 +2,9 @@
 
 VTC-artifact names a folder after the scheduler and its settings. ``VTC_oracle`` knows output
 lengths, ``VTC_pred_50`` predicts them with errors of up to 50%, and ``VTC_predict`` predicts a
-moving average. ``WVTC`` has weights, and ``LShare/rpmN`` limits requests per minute. With the
-suffix ``_profile``, the scheduler charges a profiled cost instead of weighted tokens. Source:
-[VTC-artifact], fair_bench/REVISION.md and slora/server/router/.
+moving average. ``WVTC`` is VTC with client weights, and ``LShare/rpmN`` limits each client to N
+requests per minute. With the suffix ``_profile``, the scheduler charges a profiled cost instead of
+weighted tokens. Source: [VTC-artifact], fair_bench/REVISION.md and slora/server/router/.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _WVTC_WEIGHTS = {"0": 1.0, "1": 2.0, "2": 3.0, "3": 4.0}
 def build_scheduler(
     measured_name: str, date: Recorded = RECORDED[-1], weights: Mapping[str, float] | None = None
 ) -> LocalScheduler:
-    """Return a new scheduler that works as in VTC-artifact at the date of a measured run.
+    """Return a new scheduler that works like VTC-artifact did on the date of a measured run.
 
-    ``weights`` are the weights of the clients; None means the weights that the name implies. Raises
-    DataError if the scheduler is unknown, or does not support weights.
+    ``weights`` are the weights of the clients; None means the weights that ``measured_name``
+    implies. Raises DataError if the scheduler is unknown, or does not support weights.
     """
     params: dict[str, Any]
     if limit := _RATE_LIMIT.fullmatch(measured_name):

@@ -32,14 +32,14 @@ from fairbench_studies.validation.slora.replay import (
 )
 
 # The fit tries all pairs of ``OVERHEADS_MS`` and ``STEPS_MS``. A finer grid would change results by
-# less than two runs of one trace differ.
+# less than the difference between two runs of the same trace.
 OVERHEADS_MS = (10.0, 14.0, 18.0)
 STEPS_MS = (0.03, 0.04, 0.05, 0.09, 0.10, 0.11)
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A candidate pair of costs in milliseconds, and its error on the runs of one date.
+    """Two candidate costs in milliseconds, with their error on the runs of the date ``recorded``.
 
     ``error`` is the root mean square of the logarithms of simulated / measured.
     """
@@ -52,7 +52,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The best costs in milliseconds; the cost of a decode step has a value for each date."""
+    """The costs (ms) with the smallest error; the cost in a decode step depends on a run's date."""
 
     prefill_overhead_ms: float
     request_step_ms: dict[Recorded, float]
@@ -61,7 +61,7 @@ class Calibration:
 
 
 def fitted_runs(runs: list[MeasuredRun]) -> list[MeasuredRun]:
-    """Return the runs to which the constants are fitted.
+    """Return the runs to which the costs are fitted.
 
     Raises DataError if ``runs`` contains no run in ``FITTED_RUNS``.
     """
@@ -75,7 +75,7 @@ def fitted_runs(runs: list[MeasuredRun]) -> list[MeasuredRun]:
 
 
 def candidates(runs: list[MeasuredRun]) -> Iterator[Fit]:
-    """Yield every candidate pair of constants, with its error on the runs of each date."""
+    """Yield every candidate pair of costs for each date, with its error on the runs of the date."""
     for date in sorted({run.recorded for run in runs}):
         among = [run for run in runs if run.recorded == date]
         for overhead_ms in OVERHEADS_MS:
@@ -84,7 +84,7 @@ def candidates(runs: list[MeasuredRun]) -> Iterator[Fit]:
 
 
 def best(runs: list[MeasuredRun], fits: list[Fit]) -> Calibration:
-    """Return the constants with the smallest error over all runs."""
+    """Return the costs with the smallest simulation error over all runs."""
     return min((_with(runs, fits, ms) for ms in OVERHEADS_MS), key=lambda one: one.error)
 
 
@@ -101,7 +101,7 @@ def _with(runs: list[MeasuredRun], fits: list[Fit], overhead_ms: float) -> Calib
 
 
 def _response_ms(runs: list[MeasuredRun], overhead_ms: float) -> float:
-    """Return the lowest TTFT (ms) less the times for prefill and for starting a minibatch."""
+    """Return the part of the lowest TTFT (ms) that is neither prefill nor starting a minibatch."""
     served = [run.trace.finished for run in runs]
     ttft_s = [run.trace.first_token_latency_s[mask] for run, mask in zip(runs, served, strict=True)]
     prompts = [run.trace.prompt_tokens[mask] for run, mask in zip(runs, served, strict=True)]
@@ -123,10 +123,6 @@ def _error(runs: list[MeasuredRun], overhead_ms: float, step_ms: float) -> float
 
 
 def _features(trace: Trace) -> Floats:
-    """Return a trace's throughput, and three percentiles of the time from first to last token.
-
-    While a large minibatch is prefilled, only requests that already decode wait, so the spread of
-    decode times depends on the cost of a prefill.
-    """
+    """Return a trace's throughput, and three percentiles of the time from first to last token."""
     decode_s = (trace.request_latency_s - trace.first_token_latency_s)[trace.finished]
     return np.array([throughput_tok_s(trace), *np.percentile(decode_s, (10, 50, 90))])

@@ -38,7 +38,7 @@ class RunComparison:
     fitted: bool
     requests: int
     throughput: Pair
-    # ``windows`` holds the window until the last arrival, and then slices of this window.
+    # The first of ``windows`` ends at the last arrival; the others are slices of the first.
     windows: tuple[Window, ...]
     max_gap: Pair
     ttft: tuple[TTFT, ...]
@@ -67,7 +67,7 @@ class RunComparison:
         return list(_misses(self))
 
     def columns(self) -> Iterator[tuple[str, Pair]]:
-        """Yield the name and value of each number that all runs of a scenario have.
+        """Yield the name and values of each metric by which the runs of a scenario are ranked.
 
         Service after the last arrival is not counted, because the total service until the last
         token depends on the trace alone.
@@ -82,7 +82,7 @@ class RunComparison:
         yield "refused", self.refused
 
     def other_columns(self) -> Iterator[tuple[str, Pair]]:
-        """Yield numbers by which schedulers are not ranked: lowest TTFT, and values per slice."""
+        """Yield metrics without ranks: lowest TTFT, and rates and Jain's index per time slice."""
         yield "least TTFT", self.least_ttft_s
         for number, window in enumerate(self.windows[1:], start=1):
             for client, pair in window.rates.items():
@@ -150,7 +150,7 @@ def compare_run(
 
 
 def groups(trace: Trace) -> dict[str, list[int]]:
-    """Return groups of clients: each client, or for many clients two halves by demand."""
+    """Group many clients into a light and a heavy half by demand; few clients are groups of one."""
     clients = trace.clients
     if len(clients) <= FEW_CLIENTS:
         return {f"client {client}": [client] for client in clients}

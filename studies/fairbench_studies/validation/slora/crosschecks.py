@@ -1,7 +1,7 @@
 """Published numbers compared with predictions of the bundled timing profiles.
 
-A JSON file of cross-checks describes published numbers. For a number with a ``_Formula``, the
-prediction is computed. The predictions of all other numbers are quoted from the JSON file.
+A JSON file describes the published numbers. If a number has a ``_Formula``, its prediction is
+computed. Otherwise, the prediction is quoted from the JSON file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SATURATED_REQUESTS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class CrossCheck:
-    """A published number with a prediction, either computed or ``quoted`` from the JSON file."""
+    """A published number and its prediction, which is computed or ``quoted`` from a JSON file."""
 
     what: str
     source: str
@@ -55,13 +55,13 @@ class CrossCheck:
         return 100 * (self.predicted / self.published - 1)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the values as JSON types, from which the text table is also made."""
+        """Return the cross-check and its error as JSON types."""
         return {**asdict(self), "error_pct": self.error_pct}
 
 
 @dataclass(frozen=True, slots=True)
 class _Formula:
-    """The prediction of a number, for entries of the JSON file that contain all ``words``."""
+    """A formula that predicts a number, for JSON entries whose text contains all ``words``."""
 
     words: tuple[str, ...]
     what: str

@@ -1,4 +1,4 @@
-"""The figure of replayed S-LoRA runs: errors of all numbers and runs, and times to first token."""
+"""The figure of replayed S-LoRA runs: the errors of all metrics, and times to first token."""
 
 from __future__ import annotations
 
@@ -132,5 +132,5 @@ def _legend(axes: Axes, kinds: Sequence[_Kind]) -> None:
               label="open: fitted to this run")  # fmt: skip
     if axes.get_xscale() == "log":
         axes.legend(loc="lower right", fontsize=6.5)
-    else:  # above the axes, the legend covers no markers
+    else:  # a legend above the axes covers no markers
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=3, fontsize=6.5)

@@ -1,4 +1,4 @@
-"""Charging as in [VTC-artifact], the code behind the figures of the VTC paper."""
+"""Schedulers that charge clients as in [VTC-artifact], the code behind the VTC paper's figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairbench.schedulers.local.vtc import VTC
 
 
 class ArtifactCharging(TokenCharging):
-    """A way of charging: first tokens are free, and each step that ends a request costs more.
+    """Token charging in which first tokens are free, and the end of a request costs extra.
 
     A step that ends a request charges one more token for every running request, including the
     requests that end. [VTC] Theorem 4.4 does not hold for this charging, so the class serves only
@@ -69,8 +69,8 @@ class EarlyArtifactCharging(ArtifactCharging):
 class ArtifactForm:
     """VTC and its variants as in VTC-artifact, which does not lift counters after an idle queue.
 
-    Each step that ends a request charges one more token for requests that exceed their predicted
-    length ([VTC-artifact], vtc_{oracle,pred_len}_req_queue.py).
+    When a request ends, each running request that is longer than predicted is charged one more
+    token ([VTC-artifact], vtc_{oracle,pred_len}_req_queue.py).
     """
 
     tokens: ClassVar[type[TokenCharging]] = ArtifactCharging

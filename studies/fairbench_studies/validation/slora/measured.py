@@ -43,9 +43,9 @@ _COUNTS = ("client", "prompt_len", "output_len")
 class MeasuredRun:
     """A measured run whose path names ``scheduler`` and ``scenario``, as in VTC/overload.
 
-    ``section`` is the section of the VTC paper that the path names, or "". ``weights`` are the
-    weights of the clients, or None if the scheduler's name implies them. ``folder`` distinguishes
-    runs with equal schedulers and scenarios.
+    ``section`` is the VTC paper's section in this path, or "" if the path names no section.
+    ``weights`` are the weights of the clients, or None if the scheduler's name implies them.
+    ``folder`` distinguishes runs with equal schedulers and scenarios.
     """
 
     scheduler: str

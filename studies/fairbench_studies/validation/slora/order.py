@@ -26,7 +26,7 @@ class Inversion:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioOrder:
-    """Pairs of a scenario's runs: ranked as measured, too close to rank, or inverted."""
+    """A comparison of the simulated with the measured order of a scenario's runs, pair by pair."""
 
     scenario: str
     runs: tuple[str, ...]
@@ -36,7 +36,7 @@ class ScenarioOrder:
 
 
 def scheduler_orders(runs: list[RunComparison]) -> list[ScenarioOrder]:
-    """Compare the rankings of each scenario that has at least two runs."""
+    """Compare simulated with measured orders of runs in each scenario that has several runs."""
     scenarios = {run.scenario: [r for r in runs if r.scenario == run.scenario] for run in runs}
     return [_order(name, among) for name, among in scenarios.items() if len(among) > 1]
 
@@ -63,7 +63,7 @@ def _order(scenario: str, runs: list[RunComparison]) -> ScenarioOrder:
 
 
 def _ranks(one: Pair, other: Pair) -> bool | None:
-    """Return whether the simulation ranks two runs as measured; None if the runs are too close."""
+    """Return whether two runs have the measured order in simulation; None if they are too close."""
     difference = one.measured - other.measured
     if not abs(difference) > RUN_NOISE_PCT / 100 * max(abs(one.measured), abs(other.measured)):
         return None

@@ -1,7 +1,8 @@
-"""The dates of measured runs, which decide how the server charged clients.
+"""The dates of measured runs, which show the version of VTC-artifact that charged the clients.
 
 The records of VTC-artifact have no dates. This module lists the dates of the commits (up to
-192c2e2) that last changed the records' files. A record may state another date in ``recorded``.
+192c2e2) that last changed the records' files. A record's field ``recorded`` has priority over these
+dates.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ from fairbench_studies.validation.slora.forms import ArtifactForm, EarlyArtifact
 Recorded: TypeAlias = Literal["2023-12", "2024-04", "2024-06"]
 RECORDED: tuple[Recorded, ...] = get_args(Recorded)
 
-# ``_EARLIER`` lists scenarios of each scheduler that were recorded before VTC-artifact was revised
-# in June 2024. All other runs were recorded for the revision, which added schedulers that predict
-# outputs, have weights, or charge a profiled cost.
+# ``_EARLIER`` lists, by scheduler, the scenarios that were measured before VTC-artifact was revised
+# in June 2024. All runs that are not in ``_EARLIER`` were measured for this revision.
 _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
     "2023-12": {
         "FCFS": (
@@ -41,7 +41,7 @@ _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
 def recorded(scheduler: str, scenario: str, stated: object = None) -> Recorded:
     """Return the date of a run: the ``stated`` date, or else the date of the run's commit.
 
-    Raises DataError if the stated date is not in ``RECORDED``.
+    Raises DataError if ``stated`` is neither None nor in ``RECORDED``.
     """
     for date in RECORDED:
         if stated == date:

@@ -2,8 +2,8 @@
 
 The measured server ran S-LoRA ([VTC-artifact]), so the engine is ``lightllm`` with settings from
 S-LoRA's code. Decode times are derived from the GPU's data, and the cost of a prefilled token is
-from VTC-artifact's profile. Only the host's time per minibatch and per running request is fitted,
-to the runs of ``FITTED_SCENARIOS`` (module ``calibrate``).
+from VTC-artifact's profile. The module ``calibrate`` fits only the host's time per minibatch and
+per running request, to the runs of ``FITTED_SCENARIOS``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FITTED_RUNS = frozenset(
         *(f"{name}/proportional" for name in ("FCFS", "VTC")),
     }
 )
-# The runs in ``OTHER_SERVERS``, by section of the VTC paper, used other GPUs (REVISION.md).
+# Runs of the VTC paper's sections in ``OTHER_SERVERS`` used other GPUs (fair_bench/REVISION.md).
 OTHER_SERVERS = {"sec6.4": "Llama-2-13b on an A100"}
 # The derived profile was computed without any measurement on the server.
 DERIVED_PROFILE = "a10g-24gb/llama-2-7b/tp1/sglang-e2e"
@@ -48,8 +48,8 @@ PREFILL_OVERHEAD_MS = 14.0  # time that the server takes to start and merge a mi
 # 2024.
 REQUEST_STEP_MS: dict[Recorded, float] = {"2023-12": 0.1, "2024-04": 0.03, "2024-06": 0.03}
 # HTTP and the tokenizer add ``RESPONSE_MS`` to a request, without delaying other requests.
-# ``RESPONSE_MS`` is fitted to a single request (131 ms for 258 tokens): in the fitted runs, no
-# other request met a warm and empty server.
+# ``RESPONSE_MS`` is fitted to one request (131 ms for 258 tokens), the only request of the fitted
+# runs that a warm, idle server received.
 RESPONSE_MS = 4.0
 # Matrix products compute tiles of ``PREFILL_TILE`` rows, so 258 tokens take as long as 512.
 PREFILL_TILE = 256
@@ -58,16 +58,15 @@ IDLE_POLL_MS = 10.0  # pause of ``loop_for_fwd`` in the server's manager.py, in 
 # A prompt of n tokens was sent as the text "Hello " * n (fair_bench/trace.py, dummy_prompt). The
 # tokenizer adds a BOS token at the start, and turns the blank at the end into a token.
 ADDED_PROMPT_TOKENS = 2
-# ``POOL_TOKENS`` is the size of the KV pool, and ``CLIENT_TOKENS`` the size of an adapter (4 x rank
-# 8). Every client has its own adapter, for which the server reserves memory although --no-lora
-# loads none (req_queue.py, adapter_size).
+# ``POOL_TOKENS`` is the size of the KV pool. The server reserves ``CLIENT_TOKENS`` (4 x rank 8) for
+# each client's LoRA adapter, even if --no-lora loads no adapter (adapter_size in req_queue.py).
 POOL_TOKENS, CLIENT_TOKENS = 10_000, 32
 
 
 def server_limits(
     prefill_overhead_ms: float = PREFILL_OVERHEAD_MS, pool_tokens: int = POOL_TOKENS
 ) -> LightLLMLimits:
-    """Return the engine limits of the measured server, or of a server with another KV pool."""
+    """Return the measured server's engine limits, except for the given overhead and KV pool."""
     return LightLLMLimits(
         pool_tokens,
         client_tokens=CLIENT_TOKENS,
@@ -78,12 +77,12 @@ def server_limits(
 
 
 def with_request_step(profile: TimingProfile, step_ms: float) -> TimingProfile:
-    """Return the profile with ``step_ms`` added to each decode step for each running request."""
+    """Return the profile with ``step_ms`` as the time per running request in a decode step."""
     return replace(profile, coefficients_ms={**profile.coefficients_ms, "c_nd": step_ms})
 
 
 def fitted_profile(date: Recorded) -> TimingProfile:
-    """Return the timing profile that was fitted to the measured server of a date."""
+    """Return the fitted timing profile of the server on which runs of a date were measured."""
     return with_request_step(load_profile(FITTED_PROFILE), REQUEST_STEP_MS[date])
 
 

@@ -7,11 +7,11 @@ from fairbench_calibration.validate.live_run import Pair
 LONG_TTFT_S = 1.0
 # ``P50_TARGET_PCT`` and ``P99_TARGET_PCT`` are the largest accepted errors of a long TTFT.
 P50_TARGET_PCT, P99_TARGET_PCT = 15.0, 20.0
-# The server admits requests every ten decode steps (0.3 s). A short median TTFT depends on when a
-# request arrives between two admissions, so the median may differ by 0.15 s.
+# The server admits requests every ten decode steps (0.3 s). The target for a short median TTFT is
+# half this time, because the TTFT depends on when a request arrives between two admissions.
 SHORT_P50_TARGET_S = 0.15
-# A lowest TTFT up to ``IDLE_TTFT_S`` comes from a prefill on an idle server, and may differ by half
-# a decode step.
+# If the lowest TTFT is at most ``IDLE_TTFT_S``, the server was idle. The largest accepted error is
+# then half a decode step.
 IDLE_TTFT_S, IDLE_TARGET_S = 0.15, 0.015
 GAP_TARGET_FACTOR = 1.5
 
@@ -24,7 +24,7 @@ def p50_target(pair: Pair) -> str:
 def p50_within(pair: Pair) -> bool:
     """Return whether a simulated median TTFT meets its target.
 
-    A long TTFT has a target in percent, and a short TTFT has a target in seconds.
+    The largest accepted error is in percent if the TTFT is long, and in seconds if it is short.
     """
     if pair.measured > LONG_TTFT_S:
         return pair.within(P50_TARGET_PCT)
@@ -42,7 +42,7 @@ def p99_within(pair: Pair) -> bool:
 def least_within(pair: Pair) -> bool:
     """Return whether the simulated lowest TTFT meets its target.
 
-    There is no target if the measured TTFT is above ``IDLE_TTFT_S``, because the server was busy.
+    Any error is accepted if the measured TTFT is above ``IDLE_TTFT_S`` (the server was busy).
     """
     off_s = abs(pair.simulated - pair.measured)
     return not (pair.measured <= IDLE_TTFT_S and off_s > IDLE_TARGET_S)

@@ -68,8 +68,8 @@ class TenantComparison:
     """A measured run of several tenants, with its simulation.
 
     ``share_off`` holds the largest error in the service share of a tenant or a kind of request: in
-    the whole run, and in any minute. ``jain_off`` is the largest error of Jain's index in a minute.
-    ``clients`` lists all clients, even if ``tenants`` lists kinds of requests.
+    the whole run, and in any minute. ``jain_off`` is the largest error of the simulated Jain's
+    index in any minute. ``clients`` lists all clients, even if ``tenants`` lists kinds of requests.
     """
 
     name: str
@@ -160,7 +160,7 @@ def compare_tenants(
 
 
 def groups(run: ServingRun) -> list[str]:
-    """Return the tenants or, if there are many, the kinds of requests ("all" without kinds)."""
+    """Return the groups to compare: tenants or, if there are many, kinds of requests or "all"."""
     clients = sorted(set(run.client))
     if len(clients) <= FEW_CLIENTS:
         return clients
@@ -218,7 +218,7 @@ def _client_shares(side: ServingRun, start_s: float, end_s: float) -> dict[str, 
 
 
 def _ttft(chosen: Flags, simulated: ServingRun, run: ServingRun) -> tuple[Pair, Pair]:
-    """Return the P50 and P99 TTFT (s) of the chosen requests that simulation and server served."""
+    """Return the P50 and P99 TTFT (s) of the chosen requests that have an answer in both runs."""
     both = chosen & run.served & simulated.served & run.steady
     p50_s, p99_s = (
         Pair(*(_percentile(side, both, percent) for side in (simulated, run)))
