@@ -106,7 +106,7 @@ def check_server_args(args: Sequence[str]) -> None:
             raise ValueError(
                 f"server_args: {flag} is not supported: fairbench counts a server as one "
                 "worker, but each data-parallel rank has its own queue and cache; start more "
-                "servers with dp instead"
+                "servers with fairbench's --dp instead"
             )
 
 

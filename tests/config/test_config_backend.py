@@ -139,7 +139,7 @@ def test_times_that_differ_from_those_of_a_stored_endpoint_are_refused():
         (
             {"backend": {"base_url": "http://u:p@h"}},
             {},
-            "base_url: must not contain credentials, because it is",
+            "base_url: must not contain credentials, because the URL is",
         ),
         ({"backend": 7}, {}, "backend = 7: must be a name or a table"),
         ({**SGLANG, "gpu": "a100"}, {}, "gpu = 'a100': backend sglang runs on real hardware"),
@@ -179,7 +179,7 @@ def test_flags_of_the_launcher_are_refused_as_server_args(arg):
 def test_data_parallelism_within_a_server_is_refused_with_the_reason(arg):
     flag = arg.partition("=")[0]
     flags = {**SGLANG, "backend": {"kind": "sglang", "server_args": ["--dtype", "half", arg]}}
-    assert f"server_args: {flag} is not supported: each rank has its own" in complaint(flags)
+    assert f"server_args: {flag} is not supported: fairbench counts a server" in complaint(flags)
 
 
 def test_an_error_in_the_backend_of_a_file_names_the_file(tmp_path):
