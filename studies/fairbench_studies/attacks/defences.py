@@ -18,7 +18,7 @@ LIMITS = ("gateway.client_limit=auto", "gateway.tenants=tree")
 REQUESTS = "gateway.client_requests=64"  # per client; a worker can run 64 requests at a time
 LOWER = "gateway.client_limit=420000"  # three fifths of the limit that "auto" sets
 RESERVE = "gateway.client_reserve=2"  # keeps capacity for two absent clients
-# A gateway "fcfs" without a saturation detector never queues requests, so only the client limits
+# The gateway "fcfs" without a saturation detector never queues requests, so only the client limits
 # have an effect.
 LIMITING = {"gateway": "fcfs", "saturation": "none"}
 

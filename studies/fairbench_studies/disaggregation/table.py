@@ -1,7 +1,7 @@
 """Fairness with separate prefill and decode workers: a table and a picture.
 
     python studies disaggregation WORKLOAD,... SEED ...   # simulates; needs FAIRBENCH_DATA
-    python studies disaggregation                         # shows the stored runs
+    python studies disaggregation                         # writes table and picture
 
 The script appends a row to results/disaggregation.csv as soon as a run has ended, and writes
 results/tables/disaggregation.csv and plots/disaggregation.svg. The table shows a configuration only

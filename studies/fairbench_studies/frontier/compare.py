@@ -132,8 +132,8 @@ def _marks(
 ) -> Mapping[Key, Mark]:
     """Test whether fair-finish is better, not worse, or worse than each rival in each measure.
 
-    P-values have Holm's correction over all rivals and measures. A value that is only a lower
-    bound, such as a censored latency, never counts in favour of its scheduler.
+    P-values are corrected (Holm) over all rivals and measures. A value that is only a lower bound,
+    such as a censored latency, never counts in favour of its scheduler.
     """
     pairs = [
         (one, name in bounds[rival][0], name in bounds[rival][1])

@@ -31,7 +31,7 @@ NAME = "frontier-tuning"
 class Trial(NamedTuple):
     """Settings of a scheduler pair that are tried in all configurations.
 
-    A ``quantum`` of 0 means the default quantum, and 0 running requests the workload's limit.
+    For ``max_running_requests``, 0 means the workload's limit; for ``quantum``, the default.
     """
 
     pair: str

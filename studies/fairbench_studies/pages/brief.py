@@ -58,7 +58,7 @@ def brief_runs(rows: Iterable[Row]) -> str:
 
 
 def real_latency() -> str:
-    """Return a table of the well-behaved clients' tail latency on real prompts."""
+    """Return a table of the well-behaved clients' tail latency for each source of real prompts."""
     return _across(lambda row, tail: bounded(row, tail))
 
 
