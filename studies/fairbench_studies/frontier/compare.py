@@ -124,7 +124,7 @@ def seed_gains(
 
 Key = tuple[Configuration, str]
 Bounds = Mapping[Configuration, tuple[frozenset[str], frozenset[str]]]
-"""For each rival, the measures known only as lower bounds: fair-finish's, and the rival's."""
+"""The measures known only as lower bounds, by rival: fair-finish's, and then the rival's."""
 
 
 def _marks(

@@ -3,8 +3,8 @@
     fairbench sweep results/tables/frontier-robustness.toml
     python studies frontier-robustness results/runs/frontier-robustness
 
-The script writes results/frontier-robustness.csv, with a row per configuration, and two tables of
-geometric means over the configurations:
+The script writes a row per configuration to results/frontier-robustness.csv. It also writes two
+tables of geometric means over the configurations:
 
 - results/tables/frontier-robustness.csv has the factor by which fair-finish is better than each
   rival, for each value of a varied setting.

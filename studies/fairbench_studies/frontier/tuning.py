@@ -31,7 +31,7 @@ NAME = "frontier-tuning"
 class Trial(NamedTuple):
     """Settings of a scheduler pair that are tried in all configurations.
 
-    For ``max_running_requests``, 0 means the workload's limit; for ``quantum``, the default.
+    The limit 0 stands for the workload's limit, and the quantum 0 for the default quantum.
     """
 
     pair: str
