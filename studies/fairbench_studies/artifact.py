@@ -1,8 +1,7 @@
 """``fairbench reproduce artifact``: a page with every reproduced figure and claim of the papers.
 
 The page is for a committee that evaluates a paper's artifact. For each part of a claim, the page
-shows the paper's result, fairbench's result with its interval, and the verdict. The page also names
-the readings (interpretations) of the paper under which the part holds.
+shows the paper's result, fairbench's result with its interval, and the verdict.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ HEADINGS = ("part", "here", "95% interval", "verdict", "holds under")
 
 
 class PaperTable(NamedTuple):
-    """A paper: its title, the name of its file of verdicts (``stem``), a prefix of pictures."""
+    """A paper's title, the stem of its file of verdicts, and the prefix of its picture files."""
 
     title: str
     stem: str
@@ -47,7 +46,7 @@ PAPERS = (
 
 
 def artifact_page(folders: Sequence[Path], repeated: Mapping[str, str]) -> Page:
-    """Build the artifact page from stored results.
+    """Build the page about every figure and claim from stored results.
 
     Args:
         folders: The folders to search, in order, for each paper's table of claims.
@@ -159,7 +158,7 @@ def write_artifact(page: Page, folder: Path) -> list[Path]:
 
 
 def repeat_first_seeds(folder: Path, runs: Path, context: RunContext) -> dict[str, str]:
-    """Simulate the first seed of each figure again, and compare the runs with the stored values.
+    """Simulate each figure's runs with the first seed again, and compare them with stored values.
 
     Args:
         folder: The folder with the results and the stored values of each seed.

@@ -83,8 +83,8 @@ def reproduce(
 ) -> None:
     """Run missing simulations of a paper's figure; draw the figure.
 
-    With "claims", the command judges all claims, or maps where they hold. A finished run is never
-    repeated, even after a crash or Ctrl-C.
+    With "claims", the command judges all claims; with --map, it draws a map of where they hold. A
+    finished run is never repeated, even after a crash or Ctrl-C.
     """
     from fairbench_studies.reproduction import Asked, carry_out
 

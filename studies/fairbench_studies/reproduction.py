@@ -52,8 +52,7 @@ from fairbench_studies.vtc.command import VTC
 ALL, CLAIMS = "all", "claims"
 PAPERS = {paper.name: paper for paper in (VTC, PREBLE)}
 OTHERS = (*PAPERS, FRONTIER)
-# ``PRESETS`` maps the title of a group of settings to True for a preset's settings, and to False
-# for default settings.
+# ``PRESETS`` says, for each group of settings, whether the settings come from a preset.
 PRESETS = {AT_RERUN: True, AT_DEFAULTS: False}
 
 
@@ -82,7 +81,7 @@ class Asked:
 
 
 def carry_out(asked: Asked) -> None:
-    """Make the missing runs, draw the figure or judge the claims, as ``asked`` says."""
+    """Carry out the user's request: make missing runs, draw a figure, or judge claims."""
     _check(asked)
     if asked.figure == ARTIFACT:
         _artifact(asked)
@@ -127,8 +126,8 @@ def _check(asked: Asked) -> None:
 def _artifact(asked: Asked) -> None:
     """Judge all claims from stored values, and write a page about every figure and claim.
 
-    With ``full``, all runs are made first. With ``quick``, no run is made. By default, the first
-    seed of each figure is simulated again and compared with the stored values.
+    With ``full``, all simulations run first. With ``quick``, nothing is simulated. By default, the
+    first seed of each figure is simulated again and compared with the stored values.
     """
     if asked.full:
         for figure in (ALL, *PAPERS):

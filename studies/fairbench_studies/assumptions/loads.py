@@ -95,10 +95,10 @@ def two_digits(rate: float) -> float:
 
 
 def latency_s(cell: str, machine: Machine, rate: float) -> tuple[float, float]:
-    """Return the highest P99 latency (s) of any seed under VTC, and the length of the window (s).
+    """Return the highest P99 latency over the seeds under VTC, and the measurement window's length.
 
-    The P99 covers the requests of all well-behaved clients. The latency is infinite if requests of
-    any run are unfinished.
+    Both values are in seconds. The P99 covers the requests of all well-behaved clients, and is
+    infinite if any request of a run is unfinished.
     """
     worst = window_s = 0.0
     for seed in SEEDS:
@@ -113,7 +113,7 @@ def latency_s(cell: str, machine: Machine, rate: float) -> tuple[float, float]:
 
 
 def choose(cell: str, machine: Machine) -> Choice:
-    """Choose the largest multiple of capacity at which VTC serves well-behaved clients in time."""
+    """Choose the largest load at which the P99 latency under VTC is at most the window's length."""
     lpm, vtc = (capacity(cell, machine, scheduler) for scheduler in ("lpm", "vtc"))
     low, high = 0, len(MULTIPLES) - 1
     found: dict[int, tuple[float, float]] = {}

@@ -36,11 +36,11 @@ LEVELS = {0.0: AS_IT_IS, 10.0: "10%", 20.0: "20%", 40.0: "40%"}
 COLUMNS = (*LEVELS.values(), OTHER)
 
 Seeds = Mapping[str, Mapping[int, Summary]]
-"""The runs with one timing profile and one profile error, by scheduler and seed."""
+"""The summaries of runs with the same timing profile, keyed by scheduler and seed."""
 
 
 def column_of(summary: Summary) -> str:
-    """Return the column heading for a run: another timing profile, or the profile's error."""
+    """Return the heading of the table column to which a run belongs."""
     if not summary["timing_profile"].endswith(MEASURED):
         return OTHER
     return LEVELS[float(summary.get("timing_error_pct") or 0.0)]
@@ -55,12 +55,12 @@ def asked(pair: Pair, runs: Seeds) -> list[Seen]:
 
 
 def competed(pair: Pair, runs: Seeds) -> bool:
-    """Return whether clients competed for service, on average over the seeds."""
+    """Return whether clients competed for service in the runs of the compared schedulers."""
     return contended(runs[name] for name in pair.compared)
 
 
 def sign(pair: Pair, seen: Seen) -> Outcome:
-    """Return the verdict on a conclusion from the value of a single seed."""
+    """Return the verdict on a conclusion, judged from a single seed."""
     if seen.low is not None and seen.low > pair.flip:
         return Outcome.HOLDS
     reversed_ = seen.high is not None and seen.high < pair.flip
@@ -95,7 +95,7 @@ def verdict(signs: Mapping[str, Sequence[Outcome]]) -> str:
 
 
 def table(summaries: Iterable[Summary]) -> list[dict[str, str]]:
-    """Return a table row for each conclusion in each configuration."""
+    """Return a table row for each of the main conclusions in each configuration."""
     cells: dict[str, dict[str, dict[str, dict[int, Summary]]]] = {}
     for summary in summaries:
         of_cell = cells.setdefault(f"{summary['workload']} {summary['scenario']}", {})

@@ -1,7 +1,7 @@
 """The cost of client limits for honest clients: a table of docs/appendix/attacks.md.
 
-    python studies client-limits            # about ten minutes of CPU
-    python studies client-limits NAME...    # only the named rows; other rows stay
+    python studies client-limits            # takes about ten minutes of CPU
+    python studies client-limits NAME...    # simulates only the named rows
 
 The table compares runs with and without client limits, with equal seeds, at two loads. Either one
 of four honest clients sends four times as much as each other client, or all four clients send
@@ -158,7 +158,7 @@ def simulate(names: Sequence[str]) -> list[dict[str, str]]:
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the documentation page's table, keyed by the name of the block in the page."""
+    """Return the Markdown table for the block ``attacks/limits`` of docs/appendix/attacks.md."""
     body = []
     for row in (row for row in rows if row["scheduler"] in SHOWN):
         signs = {"p95": "<" if row["p95_at_most"] == "true" else ""}

@@ -8,17 +8,17 @@ from fairbench_studies.kit.rows import ROOT
 
 PAGE = ROOT / "docs/appendix/attacks.md"
 SEEDS = 5
-LIMITED_SEED = 105  # first seed of runs with limits, which were designed with earlier seeds
+LIMITED_SEED = 105  # first seed of runs with limits; the limits were chosen with earlier seeds
 DEFENDED = (
     *("fair-finish.tenants=tree", "dlpm-hold.tenants=tree"),
     *("dlpm-hold.charge=gpu-time", "engine.load_cap=auto"),
 )
 D2LPM_TENANTS = ("d2lpm.tenants=tree", "dlpm.tenants=tree")
 LIMITS = ("gateway.client_limit=auto", "gateway.tenants=tree")
-REQUESTS = "gateway.client_requests=64"  # requests in progress: as many as a worker can run
+REQUESTS = "gateway.client_requests=64"  # per client; a worker can run 64 requests at a time
 LOWER = "gateway.client_limit=420000"  # three fifths of the limit that "auto" sets
 RESERVE = "gateway.client_reserve=2"  # keeps capacity for two absent clients
-# The gateway "fcfs" without a saturation detector changes nothing itself, so only the client limits
+# The gateway "fcfs" without a saturation detector never queues requests, so only the client limits
 # have an effect.
 LIMITING = {"gateway": "fcfs", "saturation": "none"}
 

@@ -1,7 +1,7 @@
 """Attacks on KV memory under each eviction policy: the tables of docs/studies/memory-attacks.md.
 
-    python studies memory-attacks            # about two minutes of CPU
-    python studies memory-attacks --table    # the tables again, from results/memory-attacks.csv
+    python studies memory-attacks            # takes about two minutes of CPU
+    python studies memory-attacks --table    # writes the tables from results/memory-attacks.csv
 
 The script writes results/memory-attacks.csv, with one row per run, and the Markdown tables.
 """

@@ -1,7 +1,4 @@
-"""Tests of whether a search finds the known attacks without hints.
-
-A search that finds all known attacks is more trustworthy under other schedulers.
-"""
+"""Tests of whether a search finds the known attacks without hints."""
 
 from __future__ import annotations
 
@@ -54,15 +51,15 @@ def loss(harms: Iterable[AttackHarm]) -> float:
 
 
 def is_of_its_kind(behaviour: Behaviour, sought: Sought) -> bool:
-    """Return whether a behaviour makes the defining choice of one known attack alone."""
+    """Return whether a behaviour makes the sought attack's defining choice, and no other's."""
     return MAKES & behaviour.changed().keys() == {sought.choice}
 
 
 def rediscover(search: Search, sought: list[Sought]) -> list[Mapping[str, Any]]:
     """Search until all known attacks are found or no trials are left. Return a row per attack.
 
-    A known attack counts as found if a behaviour with its defining choice does at least nine tenths
-    of the attack's harm with equal seeds. Raises Interrupted after a signal, or the error of a
+    A known attack counts as found if a behaviour with the attack's defining choice does at least
+    nine tenths of the attack's harm. Raises Interrupted after a signal, or the error of a
     simulation that failed.
     """
     with run_folder(search.store.path, "search"):

@@ -1,12 +1,11 @@
-"""The effect of a reserve for absent clients: a table of docs/appendix/attacks.md.
+"""The effect of capacity that is reserved for absent clients: a table of docs/appendix/attacks.md.
 
-    python studies attacks-reserve            # about ten minutes of CPU
-    python studies attacks-reserve --table    # the table again, from results/attack-reserve.csv
+    python studies attacks-reserve            # takes about ten minutes of CPU
+    python studies attacks-reserve --table    # writes the table from results/attack-reserve.csv
 
-The script runs the known attacks on the workload judge, and five attacks that a search found. The
-results are in results/attack-reserve.csv and docs/appendix/attacks.md. Each run has fifteen
-victims, which together send as much as the three victims of other attack tables, so the load per
-replica is equal.
+The script runs the known attacks, and five attacks that a search found, on the workload ``judge``.
+The results are in results/attack-reserve.csv and docs/appendix/attacks.md. Each run has fifteen
+victims, whose load per replica equals that of the three victims in the page's other tables.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ ATTACKS: Mapping[str, Behaviour] = {
 
 
 def spec_of(reserve: int, seed: int) -> ExperimentSpec:
-    """Return an experiment with judge programs on four replicas and the given reserve."""
+    """Return an experiment on four replicas that keeps capacity for ``reserve`` absent clients."""
     flags = {
         **{"scheduler": "fair-finish", "workload": "judge", "scenario": "none", "dp": 4},
         **{"duration": DURATION_S, "seed": seed, **LIMITING},
@@ -90,14 +89,14 @@ def workload_of(spec: ExperimentSpec, behaviour: Behaviour) -> WorkloadSpec:
 
 
 def seen(spec: ExperimentSpec) -> tuple[Seen, float]:
-    """Return the measurements of a run, and the service of all clients without padding."""
+    """Return the measurements of a run, and all clients' service, which does not count padding."""
     plans, run = spec.client_plans(), simulate_tables(spec)
     everybody = group_service(run.tables, {plan.index: PLAIN for plan in plans}, DURATION_S)
     return seen_in(plans, *run), everybody.served
 
 
 def simulate() -> list[dict[str, str]]:
-    """Return a table row per attack and reserve, relative to the honest run without a reserve."""
+    """Return rows for each size of the reserve: the reserve's cost, and the harm of each attack."""
     rows: list[dict[str, str]] = []
     without: list[float] = []
     for reserve in RESERVES:
@@ -124,7 +123,7 @@ def _row(attack: str, reserve: int, found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the documentation page's table, keyed by the name of the block in the page."""
+    """Return the Markdown table for the block ``attacks/reserve`` of docs/appendix/attacks.md."""
     heads = (f"P95, {f'a reserve of {n}' if n else 'no reserve'}" for n in RESERVES)
     body = []
     for name in SHOWN:

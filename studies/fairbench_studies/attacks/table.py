@@ -1,7 +1,7 @@
 """Known attacks under many schedulers, as tables and a picture.
 
-    python studies attacks DIR    # simulates the runs missing in DIR, two minutes of CPU per row
-    python studies attacks        # draws picture and tables again from results/attacks.csv
+    python studies attacks DIR    # simulates missing runs, in two minutes of CPU per row
+    python studies attacks        # draws the picture and the table again from results/attacks.csv
 
 The script writes results/attacks.csv, plots/attacks.svg, and a table of docs/appendix/attacks.md.
 """
@@ -176,7 +176,7 @@ def draw(rows: Sequence[Row]) -> None:
 
 
 def main(*folders: str) -> None:
-    """Update the CSV file from a folder of runs, if given; write the picture and the table."""
+    """Simulate the attacks if a folder is given, and write the picture and the page's table."""
     if folders:
         write_rows(TABLE, simulate(Path(folders[0])))
     rows = read_rows(TABLE)

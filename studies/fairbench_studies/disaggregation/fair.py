@@ -1,7 +1,7 @@
 """The fairest scheduler for separate prefill and decode workers, compared with colocated replicas.
 
-    python studies disaggregation-fair WORKLOAD,... SEED ...   # missing runs; needs FAIRBENCH_DATA
-    python studies disaggregation-fair                         # the table of the stored runs
+    python studies disaggregation-fair WORKLOAD,... SEED ...   # simulates; needs FAIRBENCH_DATA
+    python studies disaggregation-fair                         # writes the table of the stored runs
 
 The script appends its runs to results/disaggregation.csv, and writes
 results/tables/disaggregation-fair.csv. The scheduler was chosen with short runs of seed 0, so the
@@ -46,7 +46,7 @@ def ratio(workload: str) -> str:
 
 
 def run(workload: str, scheduler: str, form: str, seed: int) -> dict[str, Any]:
-    """Simulate scenario s1 on colocated replicas or on separate workers. Return a table row."""
+    """Simulate scenario s1, and return a row of results/disaggregation.csv."""
     if form == COLOCATED:
         return measured(workload, scheduler, form, seed, *FORMS[form])
     prefill, decode = RATIOS[workload]

@@ -5,8 +5,8 @@
 results.csv is ``comparison/pd_ratio/csv_data/results.csv`` of dstackai/benchmarks @06c957ab. In
 each measured run, SGLang served gpt-oss-120b (TP 2) on 8 x H200, with 500 requests at a fixed
 concurrency. The script takes ten seconds of CPU, and writes
-results/tables/disaggregation-order.csv. For each metric and each combination of prompt and output
-length, the table counts the pairs of ratios that the simulation ranks in the measured order.
+results/tables/disaggregation-order.csv. The table counts the pairs of ratios that the simulation
+ranks in the measured order, by metric and by prompt and output length.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Shape(NamedTuple):
 
 Values = Mapping[str, float]
 Points = Mapping[Shape, Mapping[str, Values]]
-"""The metrics and the mean output length (``answer``), by load and ratio of workers."""
+"""The metrics and the mean output length (``answer``), by load and prefill-to-decode ratio."""
 
 
 def measured(file: Path) -> Points:
-    """Return the measured metrics by load, for each ratio in ``RATIOS``."""
+    """Return the measured metrics by load, for each prefill-to-decode ratio in ``RATIOS``."""
     found: dict[Shape, dict[str, Values]] = defaultdict(dict)
     for row in read_rows(file):
         ratio = f"{row['prefill']}:{row['decode']}"
@@ -60,7 +60,7 @@ def measured(file: Path) -> Points:
 
 
 def simulated(shape: Shape, ratio: str, answer: float) -> Values:
-    """Simulate one load with one ratio of workers.
+    """Simulate one load with one ratio of prefill to decode workers.
 
     Output lengths are drawn uniformly around the measured mean ``answer``.
     """
@@ -98,7 +98,7 @@ def simulated(shape: Shape, ratio: str, answer: float) -> Values:
 
 
 class Agreement(NamedTuple):
-    """The number of pairs of ratios, and how many of the pairs the simulation ranks as measured."""
+    """The number of pairs of ratios, and of pairs that the simulation ranks in measured order."""
 
     pairs: int
     alike: int
@@ -108,7 +108,7 @@ class Agreement(NamedTuple):
 
 
 def agreement(key: str, measured: Mapping[str, Values], ours: Mapping[str, Values]) -> Agreement:
-    """Compare the measured and the simulated ranking of the ratios by one metric."""
+    """Compare the measured and simulated rankings of prefill-to-decode ratios by one metric."""
     pairs = [
         (one, other)
         for one, other in combinations(sorted(measured), 2)
@@ -122,7 +122,7 @@ def agreement(key: str, measured: Mapping[str, Values], ours: Mapping[str, Value
 
 
 def table(points: Points) -> list[dict[str, str]]:
-    """Return a row per combination of lengths over all concurrencies, and a row for all loads."""
+    """Return a row for each combination of prompt and output length, and a row for all loads."""
     found: dict[tuple[str, str], list[Agreement]] = defaultdict(list)
     for shape, by_ratio in sorted(points.items()):
         answer = fmean(one["answer"] for one in by_ratio.values())

@@ -1,11 +1,11 @@
 """Fairness with separate prefill and decode workers: a table and a picture.
 
-    python studies disaggregation WORKLOAD,... SEED ...   # missing runs; needs FAIRBENCH_DATA
-    python studies disaggregation                         # table and picture of the stored runs
+    python studies disaggregation WORKLOAD,... SEED ...   # simulates; needs FAIRBENCH_DATA
+    python studies disaggregation                         # writes table and picture
 
 The script appends a row to results/disaggregation.csv as soon as a run has ended, and writes
-results/tables/disaggregation.csv and plots/disaggregation.svg. The table leaves out configurations
-that lack a run for a seed of the colocated runs.
+results/tables/disaggregation.csv and plots/disaggregation.svg. The table shows a configuration only
+if it was run with the same seeds as the colocated replicas.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ Found = Mapping[Configuration, Sequence[Row]]
 
 
 def complete(rows: Sequence[Row]) -> Found:
-    """Return the configurations that have a run for each seed of their colocated runs.
+    """Return the configurations that were run with the same seeds as the colocated replicas.
 
     Pairs of a workload and a scheduler that ran only on colocated replicas are left out.
     """
@@ -153,7 +153,7 @@ def draw(found: Found) -> None:
             axes.set_title(workload, fontsize=9)
             axes.set_yticks(range(len(schedulers)), schedulers)
             axes.set_ylim(len(schedulers) - 0.5, -0.5)
-        # Some workloads lack cluster forms, so the legend comes from the panel with the most forms.
+        # Not every workload ran on every form of cluster, so the fullest panel gives the legend.
         fullest = max(row, key=lambda axes: len(axes.get_legend_handles_labels()[1]))
         caption(figure, "P50 latency of well-behaved clients, s", PROVENANCE, fullest)
         save(figure, [FIGURE])

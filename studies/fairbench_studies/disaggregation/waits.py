@@ -1,4 +1,4 @@
-"""The waits of requests on separate prefill and decode workers, for long-qa s2 under d2lpm.
+"""Waits on separate prefill and decode workers: ``long-qa``, scenario s2, under ``d2lpm``.
 
     python studies disaggregation-waits
 
@@ -62,13 +62,13 @@ def row(cluster: str) -> dict[str, str]:
 
 
 def _mean(start: Floats, end: Floats, weight: Floats) -> float:
-    """Return the time average of the sum of ``weight`` over requests from ``start`` to ``end``."""
+    """Return the mean over time of the total ``weight`` of requests from ``start`` to ``end``."""
     lasts = np.clip(end, START_S, END_S) - np.clip(start, START_S, END_S)
     return float((weight * lasts.clip(min=0)).sum()) / (END_S - START_S)
 
 
 def _uncovered(start: Floats, end: Floats) -> float:
-    """Return the fraction of the time that no interval from ``start`` to ``end`` covers."""
+    """Return the fraction of the time in which no request is between its ``start`` and ``end``."""
     order = np.argsort(start)
     free, until = 0.0, START_S
     for at, to in zip(start[order], end[order], strict=True):

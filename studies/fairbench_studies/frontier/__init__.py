@@ -1,1 +1,1 @@
-"""The frontier study: fair-finish against other scheduler pairs as published, capped, and tuned."""
+"""The frontier study compares fair-finish with other pairs of a global and a local scheduler."""

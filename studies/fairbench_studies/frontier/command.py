@@ -41,8 +41,8 @@ def reproduce_frontier(
 ) -> None:
     """Run the missing simulations, then write the picture, the tables and the verdict.
 
-    Raises Interrupted after a signal. If simulations failed, draws the finished runs and then
-    raises RunFailed.
+    Raises Interrupted after a signal. Raises RunFailed if simulations failed, but first draws the
+    picture of the finished runs.
     """
     settings = frozen(size.preset)
     plan = Plan(settings, quick=size.quick, seeds=size.seeds)

@@ -22,7 +22,7 @@ LEAST = 1e-9  # value that replaces 0 before a logarithm is taken
 class Relation(StrEnum):
     """Whether fair-finish dominates a rival scheduler pair in a configuration.
 
-    Only the primary measures decide about dominance.
+    The comparison uses only the measures in ``PRIMARY``.
     """
 
     DOMINATES = "dominates"
@@ -124,16 +124,16 @@ def seed_gains(
 
 Key = tuple[Configuration, str]
 Bounds = Mapping[Configuration, tuple[frozenset[str], frozenset[str]]]
-"""Measures with only a lower bound, by rival: those of fair-finish, and those of the rival."""
+"""The measures known only as lower bounds, by rival: fair-finish's, and then the rival's."""
 
 
 def _marks(
     estimates: Mapping[Key, Estimate], bounds: Bounds, margin: float, level: float
 ) -> Mapping[Key, Mark]:
-    """Test each question with Holm's correction over all rivals and measures.
+    """Test whether fair-finish is better, not worse, or worse than each rival in each measure.
 
-    A value that is only a lower bound, such as a censored latency, never counts in favour of its
-    scheduler.
+    P-values are corrected (Holm) over all rivals and measures. A value that is only a lower bound,
+    such as a censored latency, never counts in favour of its scheduler.
     """
     pairs = [
         (one, name in bounds[rival][0], name in bounds[rival][1])

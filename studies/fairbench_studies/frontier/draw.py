@@ -21,7 +21,7 @@ COLUMNS = 5
 MOST_CELLS = 6  # with more panels, markers would overlap
 PANEL_IN, HEIGHT_IN = 2.1, 1.9
 MARKERS = {PUBLISHED: "o", CAPPED: "s", TUNED: "^"}
-# The colours are by Okabe and Ito, one for each scheduler pair in order.
+# Each scheduler pair has its own colour from the palette of Okabe and Ito.
 COLOURS = ("#999999", "#56b4e9", "#f0c000", "#009e73", "#cc79a7", "#0072b2", "#d55e00")
 LABELS = ("P95 of the\nwell-behaved, s", "min. fair share of best, %")
 OF_LIMIT = "service, % of the limit"
@@ -35,9 +35,9 @@ TITLES = {
 def draw(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
     """Draw a panel of latencies and a panel of minimum fair shares for each configuration.
 
-    A hollow marker shows a scheduler pair that another pair dominates. A panel of minimum fair
-    shares, or of service relative to the limit, is left out if all its values are 100%. More than
-    ``MOST_CELLS`` configurations share panels of ratios to each configuration's best value.
+    A hollow marker shows a scheduler pair that another pair dominates. Shares and relative service
+    are not drawn if all are 100%. If there are more than ``MOST_CELLS`` configurations, they share
+    panels, and each value is divided by the best value in its configuration.
     """
     cells = list(found)
     if len(cells) > MOST_CELLS:
@@ -83,7 +83,7 @@ MEASURES = {
     "share": "min. fair share,\nparts of the largest",
     "limit": "service,\nparts of the limit",
 }
-# ``OFFSETS`` moves the markers of a pair's forms up or down by a fraction of a row.
+# ``OFFSETS`` shifts published, capped and tuned pairs vertically, as a fraction of a row.
 OFFSETS = {PUBLISHED: 0.24, CAPPED: 0.0, TUNED: -0.24}
 
 
@@ -114,7 +114,7 @@ def _together(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
 def _ratios(found: Outcomes, configuration: Configuration, measure: str) -> list[float]:
     """Return a measure in each configuration, divided by the best value of any scheduler pair.
 
-    Fractions of the limit are not divided, because the limit is the same for every pair.
+    The measure ``limit`` is returned unchanged, because it is already a fraction.
     """
     best = max if measure == "share" else min
     return [

@@ -1,7 +1,7 @@
 """The frontier study's scheduler pairs, workloads and seeds, fixed in files before the runs.
 
-``frozen.toml`` has the study at default settings, and ``frozen_dlpm_paper.toml`` at the preset
-``dlpm-paper``.
+The file ``frozen.toml`` is for runs with default settings, and ``frozen_dlpm_paper.toml`` for runs
+with the preset ``dlpm-paper``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairbench.files.reader import MIB, opened
 
 NAME = "frontier"
 FILES = {None: "frozen.toml", "dlpm-paper": "frozen_dlpm_paper.toml"}
-"""The file with frozen choices for each preset, where None means the default settings."""
+"""The file that fixes the study for each preset. The key None means the default settings."""
 
 PUBLISHED, CAPPED, TUNED = "published", "capped", "tuned"
 FORMS = (PUBLISHED, CAPPED, TUNED)
@@ -59,10 +59,10 @@ class Cell(BaseModel):
 
 
 class Frozen(BaseModel):
-    """The content of a frozen file.
+    """The content of a file that fixes the study before its runs.
 
-    ``capped`` holds the settings of all capped pairs, and ``tuned`` the settings of each tuned
-    pair. ``preset`` names the paper whose settings all runs use, or is None for default settings.
+    ``capped`` has the settings of all capped scheduler pairs, and ``tuned`` those of each tuned
+    pair. ``preset`` names the paper whose settings all runs use; None means default settings.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -83,7 +83,7 @@ class Frozen(BaseModel):
 
     @property
     def configurations(self) -> list[Configuration]:
-        """All forms of all scheduler pairs, pair by pair."""
+        """All scheduler pairs, each as published, capped, and tuned."""
         return [Configuration(pair, form) for pair in self.pairs for form in FORMS]
 
     def settings(self, configuration: Configuration) -> Settings:
@@ -100,8 +100,8 @@ class Frozen(BaseModel):
 def frozen(preset: str | None = None) -> Frozen:
     """Return the study's scheduler pairs, settings, workloads and seeds under a preset.
 
-    Frozen files were complete before the first test run. Raises UsageError if the preset has no
-    frozen file.
+    The file of a preset was complete before the first test run. Raises UsageError if the preset has
+    no such file.
     """
     file = _file(preset)
     return Frozen.model_validate(read_toml(files(__package__) / file, file))

@@ -15,13 +15,13 @@ RIVALS = tuple(Configuration(pair, PUBLISHED) for pair in ("d2lpm", "preble"))
 
 
 class Claimed(NamedTuple):
-    """The main claim for one configuration and rival.
+    """The main claim, compared with one rival in one configuration.
 
     The claim says that fair-finish's throughput is at most ``margin`` lower than the rival's
     throughput, and that fair-finish has a lower P99. ``service``, ``output`` and ``makespan`` are
-    factors by which fair-finish is better. ``p_service`` is the p-value, after Holm's correction
-    over all rows, of the hypothesis that fair-finish's service is lower by at least the margin.
-    ``p99_s`` holds the P99 latencies (s) of fair-finish and the rival, NaN if too few are known.
+    factors by which fair-finish is better. ``p_service`` is a p-value (Holm) for the hypothesis
+    that fair-finish's service is lower by ``margin`` or more. ``p99_s`` holds the P99 latencies (s)
+    of fair-finish and the rival, NaN if too few are known.
     """
 
     cell: Cell
@@ -41,13 +41,13 @@ class Claimed(NamedTuple):
 
     @property
     def latency_holds(self) -> bool:
-        """Whether fair-finish's P99 over all seeds is lower than the rival's P99."""
+        """Whether fair-finish has a lower P99 latency over all seeds than the rival."""
         ours, rival = self.p99_s
         return ours < rival
 
 
 def headline(found: Outcomes, ours: Configuration, margin: float) -> list[Claimed]:
-    """Return the rows of the main claim, for configurations with finished runs."""
+    """Return the main claim's results for each rival and each configuration with finished runs."""
     pairs = [
         (cell, here, rival)
         for cell, here in found.items()

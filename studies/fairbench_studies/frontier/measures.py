@@ -1,4 +1,4 @@
-"""Measures of a run, and of a scheduler pair over its seeds."""
+"""The measures of runs in the frontier study."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ Samples = Mapping[str, Sample]
 class Measured(NamedTuple):
     """The measures of a run that was long enough for all programs to finish.
 
-    - ``to_90_s`` and ``to_100_s`` are the times (s) until 90% and 100% of the programs that arrived
-      in warm-up and window had finished. If too few programs finished, both times are lower bounds.
-    - ``p95_s`` is the mean of the well-behaved clients' P95 latencies, or NaN if a P95 falls on
-      refused requests.
+    - ``to_90_s`` and ``to_100_s`` are the times (s) at which 90% and 100% of the programs that
+      arrived by the end of the window had finished, or lower bounds if fewer programs finished.
+    - ``p95_s`` is the mean of the well-behaved clients' P95 latencies, or NaN if refused requests
+      leave a P95 undefined.
     - ``served`` is the lowest fraction of its demand that a well-behaved client received in the
       window.
-    - ``share`` is the lowest ratio of a client's service to its fair share, which is a max-min
-      share of the highest total service under any scheduler pair.
+    - ``share`` is the lowest ratio of a client's service to its fair share. Fair shares divide the
+      highest total service of any scheduler pair by max-min fairness.
     - The rates ``*_tok_s`` are in tokens/s. All rates except ``computed_tok_s`` count cached input.
     - ``worst_minute`` is the lowest fraction of its fair share that a client got in any minute.
     - ``limit`` is the service as a fraction of the most that any scheduler could give in the
@@ -82,7 +82,7 @@ def measured(summary: Mapping[str, Any], best_tok_s: float) -> Measured:
 
 
 def bounds(summary: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the measures of which a run gives only lower bounds."""
+    """Return the names of the measures that are only lower bounds in a run."""
     never = {f"to_{part}_s" for part in (90, 100) if summary[f"time_to_{part}pct_s"] is None}
     return frozenset(never | ({"p95_s"} if "victim_p95_s" in summary["censored"] else set()))
 
@@ -92,7 +92,7 @@ def _part(got: float | None, due: float | None) -> float:
 
 
 def victims(run: StoredRun) -> Samples:
-    """Return each well-behaved client's latencies in the window, by the workload's metric."""
+    """Return each well-behaved client's latencies in the window, as the workload measures them."""
     tables, stored = read_tables(run), run.summary
     window = Window(stored["window_start_s"], stored["window_end_s"])
     facts = stored_facts(run, window)
@@ -105,13 +105,13 @@ def victims(run: StoredRun) -> Samples:
 
 
 FAIRNESS = tuple(number / 10 for number in range(11))
-"""The minimum fair shares at which the curve of the highest possible service is computed."""
+"""The minimum fair shares for which ``limit_curve`` computes the highest possible service."""
 
 
 def limit_curve(run: StoredRun) -> tuple[float, ...]:
     """Return the highest possible service at each minimum fair share in ``FAIRNESS``.
 
-    Each value is divided by the highest possible service without a fairness requirement. The tuple
+    Each value is divided by the highest possible service without a fairness requirement. The result
     is empty if the highest possible service is unknown.
     """
     tables, stored = read_tables(run), run.summary

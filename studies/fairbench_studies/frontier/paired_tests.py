@@ -1,8 +1,8 @@
 """Tests of fair-finish against a rival, paired by seed and corrected for multiple comparisons.
 
-A gain is the logarithm of a ratio, positive if fair-finish is better. Gains are computed seed by
-seed, because runs with the same seed have the same load. Each test concerns the mean gain over the
-configurations, which were chosen in advance. The variance of the mean gain comes only from the
+A gain is the logarithm of the ratio of both schedulers' values, positive if fair-finish is better.
+Gains are computed seed by seed, because runs with the same seed have the same load. Each test
+concerns the mean of all configurations' gains. The variance of the mean gain comes only from the
 differences between seeds, because the gains of different configurations may really differ.
 """
 
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from fairbench.results.intervals import quantile, two_sided_p
 
 Gains = Mapping[Hashable, Sequence[float]]
-"""The gains of all seeds, by configuration."""
+"""Fair-finish's gains over a rival, one per seed, keyed by configuration."""
 
 
 class Estimate(NamedTuple):

@@ -3,8 +3,8 @@
     fairbench sweep results/tables/frontier-robustness.toml
     python studies frontier-robustness results/runs/frontier-robustness
 
-The script writes results/frontier-robustness.csv, with a row per configuration, and two tables of
-geometric means over the configurations:
+The script writes a row per configuration to results/frontier-robustness.csv. It also writes two
+tables of geometric means over the configurations:
 
 - results/tables/frontier-robustness.csv has the factor by which fair-finish is better than each
   rival, for each value of a varied setting.
@@ -52,7 +52,7 @@ def ours() -> Configuration:
 
 
 def found(folder: Path) -> Tagged:
-    """Return the outcomes in a folder of runs, keyed by tag (varied setting and value)."""
+    """Return the results of a folder of runs, keyed by tag: a varied setting and its value."""
     stored = SweepStore(Path(folder)).finished()
     by_tag: dict[str, dict[Point, StoredRun]] = {}
     for spec in points(read_sweep(str(SWEEP))):
@@ -69,14 +69,14 @@ def _point(spec: ExperimentSpec) -> Point:
 def factors(pairs: Sequence[tuple[Outcome, Outcome]]) -> str:
     """Return as text, for each measure, the factor by which the first outcome of a pair is better.
 
-    Factors are geometric means over the pairs of outcomes.
+    Each factor is the geometric mean over all ``pairs``.
     """
     means = [exp(fmean(gain(m, one.mean(m), other.mean(m)) for one, other in pairs)) for m in SHOWN]
     return " / ".join(f"{mean:.2f}" for mean in means)
 
 
 def axis_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
-    """Yield a row for each tag (varied setting and value) under which a rival was run."""
+    """Yield a row for each varied setting and value (tag) with runs of fair-finish's rivals."""
     for tag, cells in tagged.items():
         pairs = {rival: _pairs(cells, Configuration(rival, PUBLISHED)) for rival in RIVALS}
         if any(pairs.values()):
@@ -101,7 +101,7 @@ def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
         pairs = [
             (whole[cell][ours()], without)
             for cell, here in cells.items()
-            # ``without`` is the outcome of fair-finish with one of its parts switched off.
+            # The variable ``without`` holds a result of fair-finish with one part switched off.
             for without in here.values()
             if str(cell) in EVERYWHERE and ours() in whole.get(cell, {})
         ]
@@ -127,7 +127,7 @@ def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main(folder: str) -> None:
-    """Read the folder with the runs, and write the tables of robustness."""
+    """Read the folder with the runs, and write the three CSV files."""
     tagged = found(Path(folder))
     _write(RUNS, list(run_rows(tagged)))
     _write(AXES, list(axis_rows(tagged)))

@@ -57,7 +57,7 @@ class Plan:
     def identities(self) -> Mapping[str, list[Point]]:
         """The planned runs, keyed by the identity of their experiments.
 
-        Forms of a scheduler pair with equal settings share an experiment.
+        If a pair's published and tuned settings are equal, one experiment serves for both.
         """
         found: dict[str, list[Point]] = {}
         for point, spec in self._points:

@@ -25,7 +25,7 @@ from fairbench_studies.frontier.outcomes import of_part
 from fairbench_studies.kit.rows import write_rows
 
 WIDTH = 100
-COLUMNS = {  # heading of each field of ``Measured`` in the table of fair-finish's factors
+COLUMNS = {  # column headings of the measures in the comparison with rivals
     "to_90_s": "90%",
     "to_100_s": "100%",
     "p95_s": "P95",
@@ -39,7 +39,7 @@ PARTS = {"test": "Test configurations", "development": "Development configuratio
 
 
 def against(compared: Sequence[Compared], ours: Configuration) -> list[str]:
-    """Return a table of the factors by which fair-finish is better, with counts of dominance."""
+    """Return a table of the factors by which fair-finish is better than each rival."""
     head = ["against", *COLUMNS.values(), "configurations"]
     rows = [
         [
@@ -53,7 +53,7 @@ def against(compared: Sequence[Compared], ours: Configuration) -> list[str]:
 
 
 def explanation(frozen: Frozen, cells: int) -> list[str]:
-    """Return the lines that explain the numbers and marks of fair-finish's table against rivals."""
+    """Return the lines that explain the numbers and marks in the comparison with the rivals."""
     points = (
         f"Numbers are factors by which {frozen.ours} as published beats the rival: means over "
         f"{cells} configurations.",
@@ -153,7 +153,7 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def summary_lines(found: Outcomes, frozen: Frozen) -> Iterator[str]:
-    """Yield the lines to print: fair-finish against each rival, and the main claim."""
+    """Yield the printed lines: a comparison of fair-finish with each rival, and the main claim."""
     ours = Configuration(frozen.ours, PUBLISHED)
     for part, title in PARTS.items():
         here = of_part(found, part)

@@ -3,13 +3,13 @@
     fairbench sweep results/tables/frontier-tuning.toml
     python studies frontier-tuning results/runs/frontier-tuning [PRESET]
 
-The script writes results/frontier-tuning.csv, with a row per trial. A row has geometric means over
-the development configurations: the time to 90% completion, and the P95 latency of the well-behaved
-clients.
+The script writes results/frontier-tuning.csv, with a row per trial. A row has the time to 90%
+completion and the well-behaved clients' P95 latency, as geometric means over the development
+configurations.
 
-For each scheduler pair, the rule chooses the trial with the lowest P95 latency among the trials
-whose time to 90% completion is at most a margin above the pair's shortest time. The chosen trials
-are stored in frozen.toml. With a PRESET such as dlpm-paper, file names end in PRESET.
+For each scheduler pair, the rule keeps the trials that nearly reach the pair's shortest time to 90%
+completion. Among these trials, the rule chooses the trial with the lowest P95 latency. The chosen
+trials are stored in frozen.toml. With a PRESET such as dlpm-paper, file names end in PRESET.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAME = "frontier-tuning"
 class Trial(NamedTuple):
     """Settings of a scheduler pair that are tried in all configurations.
 
-    The value 0 of a field means the workload's limit or the default quantum.
+    The limit 0 stands for the workload's limit, and the quantum 0 for the default quantum.
     """
 
     pair: str
@@ -40,7 +40,7 @@ class Trial(NamedTuple):
 
 
 class Means(NamedTuple):
-    """Geometric means of times over the configurations, in seconds."""
+    """Geometric means over the configurations: time to 90% completion, and P95 latency, in s."""
 
     to_90_s: float
     p95_s: float
@@ -67,7 +67,7 @@ def _means(summaries: list[Any]) -> Means:
 
 
 def chosen(found: dict[Trial, Means], margin: float) -> dict[str, Trial]:
-    """Return the trial that the rule chooses for each scheduler pair."""
+    """Return each scheduler pair's trial, chosen by the rule in the module's docstring."""
     best: dict[str, Trial] = {}
     for pair in dict.fromkeys(trial.pair for trial in found):
         own = {trial: means for trial, means in found.items() if trial.pair == pair}

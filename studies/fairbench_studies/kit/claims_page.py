@@ -40,14 +40,14 @@ class Page(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """A group of runs, such as runs with the paper's settings, and the data of each figure."""
+    """The title of a group of runs, such as runs with the paper's settings, and their data."""
 
     title: str
     sources: Mapping[str, Any]
 
 
 class Judged(NamedTuple):
-    """A claim with the verdicts on its parts, keyed by the title of the setting."""
+    """A claim, and its judged parts, keyed by the title of the runs' settings."""
 
     claim: Claim
     parts: Mapping[str, Sequence[Part]]
@@ -60,7 +60,7 @@ def page_text(
 
     Args:
         titles: The titles of the settings, in the order of the page's columns.
-        runs: A text about the runs of each setting.
+        runs: For each setting, a text that says how the runs were made.
     """
     said = (
         _counted(judged, titles),
@@ -101,7 +101,7 @@ def _counted(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 
 
 def _changed(judged: Sequence[Judged], titles: Sequence[str]) -> str:
-    """Return a sentence that counts the parts of claims that hold in only one of two settings."""
+    """Return a sentence on the parts of claims that hold under only one of two settings."""
     if len(titles) != 2:
         return ""
     pairs = [
@@ -121,8 +121,8 @@ def _changed(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 def steady(parts: Iterable[Part]) -> tuple[int, int]:
     """Count the parts of claims that hold under every reading of the paper.
 
-    A reading is one interpretation of an unclear point of the paper. Returns two numbers: parts
-    that hold under every reading, and all parts that hold and were judged under several readings.
+    A reading is one interpretation of an unclear point of the paper. The second number counts all
+    parts that hold and were judged under several readings.
     """
     tried = [part for part in parts if part.under and part.outcome is Outcome.HOLDS]
     every = [part for part in tried if set(part.under.values()) == {Outcome.HOLDS}]
@@ -217,8 +217,8 @@ def write_page(
 ) -> list[Path]:
     """Write the page as ``STEM.md`` and the parts of claims as ``STEM.csv``; return both paths.
 
-    ``bases`` maps a setting and a figure to a text about the runs behind the figure. Raises
-    UsageError if a file cannot be written.
+    For each setting and figure, ``bases`` says on which runs the figure is based. Raises UsageError
+    if a file cannot be written.
     """
     markdown, table = folder / f"{stem}.md", folder / f"{stem}.csv"
     try:

@@ -23,7 +23,7 @@ class ServiceHistory(NamedTuple):
 
     @classmethod
     def of(cls, service: ServiceRows, clients: int) -> ServiceHistory:
-        """Sum up a service log over time.
+        """Accumulate each client's service over time, from a service log.
 
         Input tokens are served at a request's admission, and output tokens at the end of their
         interval in the service log.
@@ -52,11 +52,11 @@ class ServiceHistory(NamedTuple):
 
 
 def largest_lead(requests: Requests, service: ServiceRows, clients: int, horizon_s: float) -> float:
-    """Return the most weighted tokens that a client gains over a client with waiting requests.
+    """Return the largest gain of a client over a client with waiting requests (weighted tokens).
 
     Args:
         requests: The requests that one worker served.
-        service: The service log of that worker.
+        service: The same worker's service log.
         clients: The number of clients.
         horizon_s: The end of the run in seconds.
     """

@@ -1,8 +1,8 @@
 """Verdicts on a claim, and the comparison of two schedulers over paired seeds.
 
 A claim that one scheduler exceeds another holds if the 95% interval of the paired difference lies
-above a threshold. The claim is reversed if the interval lies below the threshold, and inconclusive
-if the interval contains the threshold. With a single seed, the difference itself is compared.
+above a threshold. The claim is reversed if the interval lies below it, and otherwise inconclusive.
+A single seed has no interval, so its difference is compared with the threshold.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Seen(NamedTuple):
 def compared(
     less: Sequence[Value], more: Sequence[Value], flip: float = 1.0, *, is_ratio: bool = True
 ) -> Seen:
-    """Judge whether the values ``more`` exceed the values ``less``, paired by seed.
+    """Judge whether ``more`` holds larger values than ``less``, paired by seed.
 
     The claim holds if the ratio ``more / less`` (or the difference, if ``is_ratio`` is false) is
     above the threshold ``flip``. The mean over the seeds is geometric for ratios.

@@ -19,18 +19,18 @@ from fairbench.results.summary import Value
 from fairbench_studies.kit.outcomes import Outcome, Seen, exceeds, joined
 
 COUNTED = (Outcome.HOLDS, Outcome.REVERSED, Outcome.OFF, Outcome.INCONCLUSIVE)
-"""The verdicts with which a part counts as tested, from best to worst."""
+"""The verdicts with which a claim's part counts as tested, from best to worst."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """A statement of a claim, and the verdict on it.
 
-    ``ours`` is fairbench's result as text. ``beside`` holds verdicts, which are reported but not
-    counted, by measures that the paper does not use. ``elsewhere`` names the configurations in
-    which the statement does not hold. ``under`` holds the verdict under each reading of an unclear
-    point of the paper. ``interval`` is the 95% interval of the number that decides the verdict, or
-    "" if several numbers decide.
+    ``ours`` is fairbench's result as text. ``beside`` holds verdicts by measures that the paper
+    does not use; these verdicts are reported but not counted. ``elsewhere`` names the
+    configurations in which the statement does not hold. If the paper is unclear, ``under`` holds
+    the verdict for each interpretation. ``interval`` is the 95% interval of the number that decides
+    the verdict, or "" if several numbers decide.
     """
 
     text: str
@@ -48,7 +48,7 @@ class Claim:
 
     ``source`` is the section or figure of the paper, and ``paper`` is the claimed number or
     wording. ``judge`` takes the data of ``figure`` and returns the claim's parts. ``cause`` says
-    why some parts do not hold.
+    why some parts of the claim do not hold.
     """
 
     number: int
@@ -61,7 +61,7 @@ class Claim:
 
 
 def number(text: str, value: float, low: float, high: float, shown: str) -> Part:
-    """Judge whether ``value`` lies between ``low`` and ``high``. ``shown`` is the value as text."""
+    """Judge whether ``value`` lies from ``low`` to ``high``. ``shown`` is ``value`` as text."""
     outcome = Outcome.HOLDS if low <= value <= high else Outcome.OFF
     return Part(text, outcome if value == value else Outcome.INCONCLUSIVE, shown)
 
@@ -106,7 +106,7 @@ def rising(
 ) -> Part:
     """Judge whether each list of values in ``sides`` exceeds the previous list.
 
-    The part holds if the lists ascend, and is reversed if any list falls below the previous list.
+    The part holds if all lists do so, and is reversed if any list falls below the previous list.
     ``form`` is a format string for the means over seeds, such as ``FCFS {1:.0f}, VTC {0:.0f}``.
     """
     pairs = [([*less], [*more]) for less, more in pairwise([[*side] for side in sides])]

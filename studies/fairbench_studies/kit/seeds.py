@@ -1,7 +1,7 @@
 """The metrics of each seed in ``results/seeds/NAME.csv``, from which claims are judged.
 
 A row holds a run's settings, the metrics that verdicts use, and values derived from the run's
-records, such as response times over time. Claims can be judged from the rows alone.
+records, such as response times over time.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _rounded(value: Any) -> Any:
 
 
 def keeping(cells: Iterable[SchedulerResults]) -> list[SchedulerResults]:
-    """Return results whose runs cache derived values, which ``write_seeds`` then stores."""
+    """Return results that cache values derived from their runs. ``write_seeds`` stores them."""
     return [replace(cell, runs=tuple(map(_keeping, cell.runs)), known=None) for cell in cells]
 
 
@@ -177,7 +177,7 @@ def _value(key: str, text: str) -> Any:
 
 
 def completed_cells(sweep: str) -> tuple[str, list[SchedulerResults]]:
-    """Make the missing runs of a sweep. Return the sweep's name and the results of all its runs."""
+    """Run a sweep's missing simulations. Return the sweep's name and the results of all runs."""
     read = read_sweep(sweep)
     folder = RUNS / read.name
     with run_context(None, executor_named(LOCAL)) as context:

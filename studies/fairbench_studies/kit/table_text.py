@@ -31,7 +31,7 @@ def as_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def is_number(cell: str) -> bool:
-    """Return whether a table cell is a number, such as ``> 739`` or ``0.99 / 1.00 (s1)``."""
+    """Return whether a table cell counts as numeric, such as ``> 739`` or ``0.99 / 1.00 (s1)``."""
     return not cell or (len(cell) < 30 and re.match(r"[*>~<+ -]*\d|-$", cell) is not None)
 
 
@@ -73,7 +73,7 @@ def percent(row: Row, name: str) -> str:
 
 
 def min_share(row: Row) -> str:
-    """Format the minimum fair share of own total, or return "not contended"."""
+    """Format the lowest fair share among a run's clients, or return "not contended"."""
     return (
         percent(row, "min_entitlement_ratio") if row["min_entitlement_ratio"] else "not contended"
     )

@@ -10,14 +10,14 @@ from typing import Any
 from fairbench_studies.kit.outcomes import Outcome, Seen
 from fairbench_studies.kit.parts import Part
 
-# A claim holds if at least the fraction ``MOST`` of the decided configurations or measured runs
-# support it.
+# A claim holds if at least the fraction ``MOST`` of the measured runs, or of the configurations
+# with a conclusive verdict, support it.
 MOST = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The verdicts on a claim by one measure, keyed by configuration."""
+    """The verdict on a claim in each configuration, judged by one measure."""
 
     name: str
     seen: Mapping[Any, Seen]
@@ -27,12 +27,12 @@ class Tally:
         return [place for place, seen in self.seen.items() if seen.outcome is outcome]
 
     def within(self, keep: Callable[[Any], bool]) -> Tally:
-        """Return a tally of only the configurations for which ``keep`` is true."""
+        """Return a copy of the tally with only the configurations for which ``keep`` is true."""
         return replace(self, seen={place: one for place, one in self.seen.items() if keep(place)})
 
     @property
     def holds(self) -> int:
-        """The number of configurations in which the claim holds by the tally's measure."""
+        """The number of configurations in which the claim holds."""
         return len(self.where(Outcome.HOLDS))
 
     @property
@@ -42,7 +42,7 @@ class Tally:
 
     @property
     def values(self) -> Mapping[Any, Seen]:
-        """The known values of configurations in which clients competed, in ascending order."""
+        """The values of contended configurations in ascending order, without unknown values."""
         known = {
             place: seen
             for place, seen in self.seen.items()
@@ -80,7 +80,7 @@ class Tally:
 
     @property
     def extremes(self) -> str:
-        """The range of values, such as ``from 0.96x (tot s2 at 2) to 4.06x (long-qa s1 at 4)``."""
+        """The lowest and highest value, such as ``from 0.96x (tot s2) to 4.06x (long-qa s1)``."""
         values = list(self.values.items())
         if not values:
             return "nothing known"
@@ -106,7 +106,7 @@ def _ratio(seen: Seen) -> str:
 
 
 def decided(there: int, of: int) -> Outcome:
-    """Return the verdict on a statement that holds in ``there`` configurations out of ``of``."""
+    """Return the verdict on a claim that ``there`` of ``of`` configurations support."""
     if not of:
         return Outcome.UNCONTENDED
     if there >= MOST * of:
@@ -115,9 +115,9 @@ def decided(there: int, of: int) -> Outcome:
 
 
 def part_of(text: str, tallies: Sequence[Tally], ours: str = "") -> Part:
-    """Return a claim's part. The first of ``tallies`` decides; other tallies are only reported."""
+    """Return a claim's part, judged by the first tally. Other tallies are only reported."""
     first, *beside = tallies
-    # The verdict of the part already says "holds", so the text omits it.
+    # ``Part.outcome`` already says "holds", so ``Part.ours`` omits the word.
     counted = first.score.removeprefix(f"{Outcome.HOLDS} ")
     said = counted if not ours else f"{counted}, {ours}"
     others = {one.name: one.outcome() for one in beside}

@@ -1,7 +1,7 @@
 """Runs for which only the latencies of requests are known, such as published measurements.
 
 Runs that other projects measured have no service log and no admission times. Simulated replays are
-reduced to the same columns, so that the same functions evaluate measured and simulated runs.
+reduced to the columns of measured runs, so that the same functions evaluate both.
 """
 
 from __future__ import annotations

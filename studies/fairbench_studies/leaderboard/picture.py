@@ -78,10 +78,10 @@ def kind(row: str) -> str:
 
 
 def draw(points: Sequence[Point]) -> None:
-    """Draw the minimum fair share of best total against service, with a numbered marker per row.
+    """Draw the leaderboard: minimum fair share against service, with a numbered marker per row.
 
     Args:
-        points: Rows in the order of their numbers, which start at 1.
+        points: The leaderboard's rows. The first row gets the marker number 1.
     """
     from matplotlib.figure import Figure
 
@@ -124,11 +124,11 @@ def _axes(figure: Figure, view: View, points: Sequence[Point]) -> Axes:
 
 
 def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, int, bool]]:
-    """Place the numbers in a view so that they cover neither markers nor each other.
+    """Place the markers' numbers so that they cover neither markers nor each other.
 
     Yields the position of a number (in typographic points from the lower left corner), the number,
-    and whether a line joins the number to its marker. In the full view, points of the dense region
-    ``CLOSE`` have no number.
+    and whether a line joins the number to its marker. In the view ``WHOLE``, markers of the dense
+    region ``CLOSE`` have no numbers.
     """
     wide, high = POINTS * view.wide, POINTS * view.high
     spots = {
@@ -152,7 +152,7 @@ def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, 
 
 
 def named(point: Point) -> str:
-    """Return a list entry: the name of a leaderboard row, with values that lie outside the axes."""
+    """Return a row's name for the picture's list, with its values if they lie outside the axes."""
     name = re.sub(r"^llm-d\+fcfs behind (.*) by (\w+)$", r"\1 before llm-d (\2)", point.row)
     return name if WHOLE.shows(point) else f"{name} (at {point.service:.2f}, {point.share:.0%})"
 

@@ -2,7 +2,7 @@
 
     fairbench sweep results/tables/leaderboard.toml
     python studies leaderboard results/runs/leaderboard [MORE ...]
-    python studies leaderboard     # picture and tables again, from results/leaderboard.csv
+    python studies leaderboard     # writes the picture and the tables from results/leaderboard.csv
 
 The script writes results/leaderboard.csv (a line per run), plots/leaderboard.svg, and the table of
 docs/appendix/leaderboard.md.
@@ -58,7 +58,7 @@ def points(shares: Values, services: Values) -> list[Point]:
 
 
 def ranks() -> str:
-    """Return the rows in ``SHOWN`` of the table that ``fairbench leaderboard`` prints."""
+    """Return the leaderboard's table, reduced to the rows in ``SHOWN``."""
     command = [sys.executable, "-m", "fairbench", "leaderboard", str(TABLE), "--format", "md"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     table = [line for line in done.stdout.splitlines(keepends=True) if line.startswith("|")]

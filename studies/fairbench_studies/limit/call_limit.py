@@ -28,16 +28,16 @@ def least_makespan_by_calls(
 ) -> float:
     """Return the time (s) before which no scheduler could have finished the run's requests.
 
-    Let S be all calls that cannot begin before time ``a``, and that end at least ``q`` seconds
-    before their program. The last call in the set S ends no earlier than ``a`` plus the work of S
-    divided by the number of replicas, and the run ends at least ``q`` later. The function returns
-    the largest such bound, but at least the time at which a program would end alone in the cluster.
+    The bound combines calls that cannot begin before a time ``a``, and whose programs go on for at
+    least ``q`` seconds after them. Their work, divided by the number of replicas, takes a time
+    ``w``. The run therefore lasts at least ``a + w + q`` seconds. The function returns the largest
+    such sum, or the longest time of a program alone in the cluster, if this time is longer.
 
     ``facts`` must contain prices, and ``requests`` the compulsory tokens (which no cache can save).
     """
     calls = call_times(requests, programs, facts)
     most_s = float((calls.begin_s + calls.alone_s + calls.tail_s).max(initial=0.0))
-    # Any other request than a finished call of a recorded program can begin at time 0.
+    # All requests can begin at time 0, except finished calls of recorded programs.
     start_s = np.zeros(len(requests))
     start_s[calls.row] = calls.begin_s
     tail_s = np.sort(calls.tail_s)
@@ -68,9 +68,9 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
     """Return, for each call, the times that no scheduler can shorten.
 
     A call at depth d > 0 waits for a call at depth d - 1, and then for its own think time (pause).
-    The earliest begin assumes a wait for the call at depth d - 1 that can end first. If depth d has
-    a single call, all calls at depth d + 1 wait for that call. The field ``tail_s`` of a single
-    call includes the longest call at the next depth.
+    The awaited call is unknown, so the earliest start uses the call at depth d - 1 that can end
+    first. If depth d has a single call, all calls at depth d + 1 wait for that call. The time
+    ``tail_s`` after that call then includes the longest call at depth d + 1.
     """
     prices = facts.prices
     assert prices is not None
@@ -84,7 +84,7 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
     if not len(first):
         return LeastCallTimes(row, alone_s, alone_s, alone_s)
     took_s = pause_s + alone_s
-    # ``shortest_s`` is the shortest call with its pause, for each depth of each program.
+    # ``shortest_s`` is the shortest pause plus duration of a call, at each depth of each program.
     shortest_s = np.minimum.reduceat(took_s, first)
     level = np.cumsum(np.isin(np.arange(len(row)), first)) - 1
     before_s = np.cumsum(shortest_s) - shortest_s
@@ -100,11 +100,11 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
 
 
 def _pauses(requests: Requests, programs: Programs, row: Ints, program: Ints) -> Floats:
-    """Return each call's shortest pause (s) between the end of earlier calls and its arrival.
+    """Return the shortest possible pause (s) before each call, such as a user's think time.
 
-    A call at depth 0 waits for no call, and arrives at a fixed time after its program. The pause of
-    a call at depth d > 0 is at least the time since the latest end of an earlier call. The pause is
-    0 if no call of the program ended before, or if some call did not finish.
+    A call at depth 0 arrives at a fixed time after its program. Before another call, the pause
+    lasts at least from the latest end of an earlier call to the call's arrival. The pause is 0 if
+    no earlier call had ended by then, or if some call of the program did not finish.
     """
     arrival_s = requests.arrival_s[row]
     times_s = np.unique(requests.finish_s[row])
@@ -131,7 +131,7 @@ def _tails(longest_s: Floats, waited_for: Flags) -> Floats:
 
     Args:
         longest_s: The largest sum of a call's pause and duration at each depth, in seconds.
-        waited_for: Whether the depth has a single call, for which all calls at the next depth wait.
+        waited_for: Whether all calls at the next depth wait for the depth's single call.
     """
     after_s = np.where(waited_for, np.append(longest_s[1:], 0.0), 0.0)
     before_s = np.cumsum(after_s) - after_s

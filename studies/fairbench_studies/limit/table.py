@@ -1,4 +1,4 @@
-"""The limit of the DLPM paper's workloads, and how near seven schedulers come to it.
+"""The least possible time of the DLPM paper's workloads, compared with seven schedulers.
 
     python studies limit [SEED ...]
 
@@ -26,13 +26,13 @@ from fairbench_studies.limit.call_limit import least_makespan_by_calls
 TABLE = TABLES / "limit.csv"
 PAGE = ROOT / "docs/studies/limit.md"
 SCHEDULERS = ("d2lpm", "preble", "fair-finish", "vtc", "dlpm", "lpm", "fcfs")
-TWO = ("tot", "judge", "long-qa")  # workloads with heavy clients in two scenarios
+TWO = ("tot", "judge", "long-qa")  # workloads that have two scenarios with heavy clients
 ONE = ("chat", "mix", "production")  # workloads that the study simulates in one scenario
 PLACES = (
     *((name, each) for name in TWO for each in ("s1", "s2")),
     *((name, "s1") for name in ONE),
 )
-FAIREST = ("d2lpm", "fair-finish")  # schedulers in the table of service at fair shares
+FAIREST = ("d2lpm", "fair-finish")  # schedulers whose service is compared at fair shares
 OURS = FAIREST[-1]
 FRONTIER = ROOT / "results/frontier.csv"
 # Fair shares have an effect if they lower the highest possible service by more than 0.5%.
@@ -109,7 +109,7 @@ def tables() -> dict[str, str]:
 
 
 def share_table() -> str:
-    """Return a table of fractions of the limit: a row per configuration, a column per scheduler."""
+    """Return a table of the least possible time, as a fraction of each scheduler's time."""
     body = []
     for place, by_scheduler in _by_place().items():
         shares = [fmean(_share(run) for run in by_scheduler[name]) for name in SCHEDULERS]
@@ -128,7 +128,7 @@ def _share(run: Row) -> float:
 
 
 class Both(NamedTuple):
-    """Service as a fraction of the limit, and the lowest minimum fair share of any minute."""
+    """Service as a fraction of the highest possible, and the lowest fair share in any minute."""
 
     limit: float
     worst_minute: float
@@ -138,7 +138,7 @@ class Both(NamedTuple):
 
 
 def both_measures() -> dict[str, dict[tuple[str, str], Both]]:
-    """Return the measures ``Both`` by configuration, then by form and scheduler pair."""
+    """Return service and lowest fair shares by configuration, then by form and scheduler pair."""
     rows: dict[str, dict[tuple[str, str], list[Row]]] = {}
     for row in read_rows(FRONTIER):
         if row["part"] == "test":
@@ -151,10 +151,10 @@ def both_measures() -> dict[str, dict[tuple[str, str], Both]]:
 
 
 def both_table() -> str:
-    """Return a table of the frontier study: service relative to the limit, and the worst minute.
+    """Return a table of the frontier study: service, and the lowest fair share in any minute.
 
-    The worst minute is the lowest minimum fair share of any minute. Among schedulers with a fairer
-    worst minute than ``fair-finish``, the table names the scheduler with the most service.
+    Service is relative to the highest possible service. Among schedulers whose lowest share exceeds
+    that of ``fair-finish``, the table names the scheduler with the most service.
     """
     body = []
     for place, found in both_measures().items():
@@ -194,7 +194,7 @@ def service_table() -> str:
 def loss_table() -> str:
     """Return a table of the fractions of GPU time that each scheduler spends on each purpose.
 
-    The table leaves out configurations whose limit depends on arrivals.
+    The table leaves out configurations in which arrivals or one long program bound the makespan.
     """
     body = []
     bound = {place: found for place, found in _by_place().items() if _is_bound(found)}

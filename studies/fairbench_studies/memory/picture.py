@@ -24,7 +24,7 @@ PROVENANCE = (
 
 
 class Point(NamedTuple):
-    """An eviction policy's lowest kept hit rate, and throughput relative to LRU, in percent."""
+    """A policy's lowest hit rate relative to a client alone, and throughput relative to LRU (%)."""
 
     kept: Sequence[float]
     throughput: Sequence[float]

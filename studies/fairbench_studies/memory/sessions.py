@@ -1,7 +1,7 @@
 """Max-min eviction compared with LRU for agent sessions: the table of docs/studies/sessions.md.
 
-    python studies sessions              # the table again, from results/sessions.csv
-    python studies sessions SEED ...     # missing runs; needs FAIRBENCH_DATA
+    python studies sessions              # writes the table from results/sessions.csv
+    python studies sessions SEED ...     # simulates missing runs; needs FAIRBENCH_DATA
 
 The script appends a row to results/sessions.csv as soon as a run has ended, and writes
 results/tables/sessions.csv.
@@ -33,7 +33,7 @@ def run(scenario: str, scheduler: str, eviction: str, seed: int) -> dict[str, An
 
 
 def table(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
-    """Yield a row per scenario and scheduler, with the changes from LRU to max-min eviction."""
+    """Yield a row per scenario and scheduler: how max-min eviction changes latency and hit rate."""
     for scenario, scheduler in product(SCENARIOS, SCHEDULERS):
         lru, fair = (_chosen(rows, [scenario, scheduler, eviction]) for eviction in EVICTIONS)
         latency, hits = ([float(row[name]) for row in lru] for name in (P95, HITS))

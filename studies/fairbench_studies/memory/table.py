@@ -1,7 +1,7 @@
 """A comparison of eviction policies, with and without fair shares: docs/reference/memory.md.
 
-    python studies memory-share                          # the table again, from the stored runs
-    python studies memory-share WORKLOAD,... SEED ...    # missing runs; needs FAIRBENCH_DATA
+    python studies memory-share                          # writes the table of the stored runs
+    python studies memory-share WORKLOAD,... SEED ...    # simulates; needs FAIRBENCH_DATA
 
 The script appends a row to results/memory-share.csv as soon as a run has ended, and writes
 results/tables/memory-share.csv and plots/memory-share.svg.
@@ -34,8 +34,8 @@ POLICIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     SHARE: ("max-min", {"memory.share": True}),
 }
 """The eviction policy and the settings for each row of the table."""
-# A well-behaved client should keep the fraction ``GOAL`` of the hit rate that the client would have
-# alone on 1/n of the KV pool.
+# The target for a well-behaved client's hit rate, as a fraction of the client's hit rate alone on
+# 1/n of the KV pool (for n clients).
 GOAL = 0.9
 NUMBERS = (
     *("kept", "service_tok_s", "hit_rate", "victim_p95_s"),

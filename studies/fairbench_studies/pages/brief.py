@@ -1,4 +1,4 @@
-"""Tables that study pages show in short form, and appendices in full."""
+"""Short tables for the pages of studies. The appendices show the full tables."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def brief_runs(rows: Iterable[Row]) -> str:
 
 
 def real_latency() -> str:
-    """Return a table of the well-behaved clients' tail latency on each file of real text."""
+    """Return a table of the well-behaved clients' tail latency for each source of real prompts."""
     return _across(lambda row, tail: bounded(row, tail))
 
 

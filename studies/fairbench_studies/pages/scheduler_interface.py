@@ -44,7 +44,7 @@ SECTIONS = (
 
 
 def scheduler_interface() -> str:
-    """Return the page's sections: one per class of values, and one per interface."""
+    """Return the page's sections: one per data class for schedulers, and one per interface."""
     sections = [*map(_values, VALUES), *(_section(*section) for section in SECTIONS)]
     return "\n".join(sections)
 

@@ -59,7 +59,7 @@ MADE: dict[str, Callable[[], str]] = {
 
 
 def render(name: str) -> str:
-    """Return a table by name, from a function, a CSV file, or a part (``cells/W-S``)."""
+    """Return a table by name. The name ``cells/W-S`` means the runs of workload W, scenario S."""
     kind, _, which = name.partition("/")
     if kind == "cells":
         rows = [row for row in read("cells") if f"{row['workload']}-{row['scenario']}" == which]

@@ -42,9 +42,9 @@ def _validated(run: str, numbers: Mapping[str, Row]) -> tuple[str, ...]:
 
 
 def serving() -> str:
-    """Return a table of real engines' runs that were not used for a fit, with the errors.
+    """Return the simulator's errors for runs of real engines that were not used for a fit.
 
-    For runs on an A100, the table also shows the errors of the profile from operator tables.
+    For runs on an A100, the table also has the errors with a timing profile from operator tables.
     """
     return _engine_runs("serving/validation", "serving/operator-profile")
 
@@ -57,9 +57,9 @@ def serving_h100() -> str:
 def _engine_runs(file: str, other: str | None = None) -> str:
     """Return a table of the runs in ``results/FILE.csv`` that were not used for a fit.
 
-    A row has measured values, each with its error in parentheses. If ``other`` is not None, the
-    error in the file ``other`` follows. A time to first token that is too short to have an accuracy
-    target has no error.
+    A row has measured values, each with the simulator's error in parentheses. If ``other`` is not
+    None, a second error comes from the file ``other``. Short times to first token have no accuracy
+    target, so no error is shown for them.
     """
     columns: dict[tuple[str | None, str, str], Row] = {}
     for name in filter(None, (file, other)):

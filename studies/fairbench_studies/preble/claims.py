@@ -155,7 +155,7 @@ def judge_baselines(results: Results) -> list[Part]:
 
 
 def judge_window(results: Results) -> list[Part]:
-    """Judge claim 33: windows of one to six minutes change the mean latency by at most 10%."""
+    """Judge claim 33: mean latency changes by at most 10% with router windows of 1 to 6 minutes."""
     parts = []
     for workload in ("tool-use", "video-qa"):
         keys = [Key("window", workload, PREBLE, window_s) for window_s in WINDOWS_S]
@@ -177,7 +177,7 @@ MIXED = {
 
 
 def judge_mix(results: Results) -> list[Part]:
-    """Judge claim 57: Preble lowers four latencies of a mix of tool use and videos."""
+    """Judge claim 57: Preble has lower latencies than round robin on tool use mixed with videos."""
     keys = {
         (system, rate): Key("fig4", "preble-mix", system, rate)
         for system in (ROUND_ROBIN, PREBLE)

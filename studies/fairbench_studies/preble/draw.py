@@ -1,4 +1,4 @@
-"""Pictures of the Preble paper's figures 3 to 5 and scalability, with the drawn numbers as CSV."""
+"""Pictures of Preble's figures 3 to 5 and of its scalability, with the drawn numbers as CSV."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PANEL_IN, HEIGHT_IN = 2.6, 4.4
 Runs = Mapping[Key, Sequence[Latency]]
-FLAT = 12  # largest ratio of values that is drawn on a linear y axis
+FLAT = 12  # if the largest value is more than ``FLAT`` times the smallest, y is logarithmic
 METRICS = {"mean_s": "mean latency, s", "p99_s": "P99 latency, s"}
 
 # ``FIGURES`` holds the title and x label of each figure. The figure of the ablation has no x label,
@@ -53,7 +53,7 @@ def _plot_one(name: str, results: Results, output: Path, formats: Sequence[str])
 
 
 def rows(shown: Runs) -> list[dict[str, Any]]:
-    """Return a table row per run, with mean latencies over seeds and 95% intervals."""
+    """Return a row per configuration, with mean latencies over the seeds and 95% intervals."""
     return [
         key._asdict()
         | {

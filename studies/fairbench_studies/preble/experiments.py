@@ -23,8 +23,8 @@ SYSTEMS: Mapping[str, tuple[str, str]] = {
 }
 
 # ``RATES`` are in programs per second per client and GPU: 0.4, 0.8 and 1.2 times the workload's
-# usual rate. The usual rate was chosen for runs with a heavy client. Preble's experiments have no
-# heavy client, so the workload agent leaves GPUs idle even at the highest rate.
+# usual rate. Usual rates were chosen for runs with a heavy client. Without a heavy client, the
+# workload ``agent`` leaves GPUs idle even at the highest rate.
 RATES: Mapping[str, tuple[float, ...]] = {
     "tool-use": (1.8, 3.6, 5.4),
     "agent": (0.03, 0.06, 0.09),
@@ -38,7 +38,7 @@ OFF = {
     "preble-e2.autoscale_factor": inf,
     "preble-e2.imbalance_ratio": inf,
 }
-# ``ABLATION`` lists the steps of [Preble] Fig. 5. Each step is named after its new mechanism.
+# ``ABLATION`` lists the steps of [Preble] Fig. 5, named after the mechanism that a step adds.
 ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     ROUND_ROBIN: ("round-robin", "lpm", {}),
     "E2 alone": ("preble-e2", "lpm", OFF),
@@ -47,7 +47,7 @@ ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "priority groups": ("preble-e2", "preble-groups", {}),
 }
 # Every prompt of a workload begins with ``SHARED_BY_ALL`` common tokens, which every worker soon
-# caches. If a match of only the common tokens counted, MemServe would send all requests to the
+# caches. MemServe ignores matches of only these tokens; otherwise, all requests would go to the
 # worker that received the first request.
 SHARED_BY_ALL = {"tool-use": 190, "agent": 20, "programming": 2800, "video-qa": 15, "loogle": 13}
 WINDOWS_S = (60.0, 180.0, 360.0)

@@ -1,4 +1,4 @@
-"""The latencies of each seed as rows of a file, from which claims are judged without runs."""
+"""The latencies of each seed in a file, from which claims are judged without simulations."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from fairbench_studies.preble.experiments import PREBLE, Key
 from fairbench_studies.preble.speed import GPUS
 from fairbench_studies.preble.store import Latency, Results
 
-# value of ``figure`` in rows of decisions per second, whose ``seed`` counts repetitions
+# In rows of decisions per second, ``figure`` is "speed", and ``seed`` counts repetitions.
 SPEED = "speed"
 
 
 def keep(results: Results) -> list[Row]:
-    """Return a row per run and seed, and a row per measured speed."""
+    """Return a row per run and seed, and a row per measurement of decisions per second."""
     return [*_runs(results), *_speeds(results)]
 
 

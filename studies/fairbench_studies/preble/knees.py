@@ -1,4 +1,4 @@
-"""The knee of each router for agents: the largest load at which latency meets a target.
+"""Each router's knee on agent programs: the largest load at which latency meets a target.
 
     python studies knees
 
@@ -24,7 +24,7 @@ from fairbench_studies.preble.store import latencies_of
 
 TARGET_S = 20.0  # "the 20-second latency requirement" ([Preble] §F, Fig. 15)
 SYSTEMS = {"lpm": ROUND_ROBIN, PREBLE: PREBLE, "memserve+lpm": MEMSERVE}
-"""The system's name in the table, keyed by the scheduler of the runs."""
+"""The names of the systems in the table, keyed by the scheduler of their runs."""
 
 
 class Point(NamedTuple):
@@ -47,7 +47,7 @@ class Point(NamedTuple):
 def knees(points: Sequence[Point]) -> dict[str, float]:
     """Return the knee of each system: the largest load up to which all seeds meet the target.
 
-    The points of a system must be sorted by load. A system has no knee if it misses the target at
+    Each system's ``points`` must be sorted by load. A system has no knee if it misses the target at
     its lowest load.
     """
     found: dict[str, float] = {}
@@ -95,7 +95,7 @@ def _latencies(run: StoredRun, experiment: Mapping[str, float]) -> tuple[float, 
 
 
 def main() -> None:
-    """Simulate the missing runs, and write the table of knees."""
+    """Simulate the missing runs, write results/tables/knees.csv, and print each system's knee."""
     _, cells = completed_cells(str(TABLES / "knees.toml"))
     order = [*SYSTEMS.values()]
     points = sorted(map(_point, cells), key=lambda one: (order.index(one.system), one.load))

@@ -24,8 +24,8 @@ class MemServe(PrefixRouter):
     class Params:
         """Parameters. A match of fewer than ``min_match_tokens`` tokens does not count.
 
-        With the paper's value 0, all requests with the same first token, such as that of a system
-        prompt, go to one worker.
+        If ``min_match_tokens`` is 0, as in the paper, prompts with the same first token, such as
+        that of a system prompt, go to one worker.
         """
 
         min_match_tokens: NotNegativeInt = 0

@@ -28,8 +28,8 @@ class Oracle(Router):
         """Parameters. ``by`` says how prompts are grouped: by their first tokens, or by client.
 
         The prompts of a group share their first ``layer_tokens`` tokens. If ``layer_tokens`` is 0,
-        groups differ at the first position at which earlier prompts differed, such as after a
-        system prompt. The router remembers only the latest ``groups`` groups.
+        they share the prefix that all prompts have in common, and the next token. The router
+        remembers only the latest ``groups`` groups.
         """
 
         by: Literal["prefix", "client"] = "prefix"
@@ -62,7 +62,7 @@ class Oracle(Router):
         layer = prompt_tokens(shared) + 1
         if shared != self._shared:
             self._shared = shared
-            # Groups that differ only after the new common prefix are merged. A merged group keeps
+            # Groups that share their first ``layer`` tokens are merged, and the merged group keeps
             # the position of its first member.
             groups, self._placed = self._placed, OrderedDict()
             for group, worker in groups.items():

@@ -97,8 +97,8 @@ def latencies_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float,
 def token_times_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float, float]:
     """Return the mean TTFT and TPOT in seconds of requests that arrive after ``warmup_s``.
 
-    Both means are infinite if any of the requests is unfinished. TPOT is the time per output token
-    after the first token, so a request with one output token has no TPOT.
+    Both the mean TTFT and the mean TPOT are infinite if any such request is unfinished. TPOT is the
+    time per output token after the first token, so a request with one output token has no TPOT.
     """
     counted = requests.arrival_s >= warmup_s
     if (requests.status[counted] != FINISHED).any():

@@ -23,7 +23,7 @@ def exchange(skew: float, every_s: float, **settings: float) -> Case:
 
 
 def usual() -> Iterator[Case]:
-    """Yield the case of one router, then a case for each way and interval of sharing charges."""
+    """Yield the cases: one router, independent and sticky routers, and exchanges of charges."""
     yield case()
     for skew in SKEWS:
         yield case(form="independent", skew=skew)
@@ -34,7 +34,7 @@ def usual() -> Iterator[Case]:
 
 
 def name_of(case: Case) -> str:
-    """Return the name of a case, made of the way of sharing charges and other settings."""
+    """Return a case's name: how the routers share charges, and the values of other settings."""
     rest = {key: value for key, value in case if key not in ("form", "skew")}
     form = dict(case).get("form", "one router")
     return " ".join([form, *(f"{key}={value:g}" for key, value in rest.items())])

@@ -41,10 +41,11 @@ SEEDS = range(5)
 
 
 class Drift(NamedTuple):
-    """The results of a case: well-behaved clients' share of service, and charges at workers.
+    """The results of one case: the well-behaved clients' service, and charges at workers.
 
-    ``shares`` has a value per seed. ``apart`` is the largest drift in any seed, and ``unheard`` the
-    largest charge that a router did not know. ``bound`` is the lowest bound on drifts.
+    ``shares`` has the well-behaved clients' share with each seed. ``apart`` is the largest
+    difference of a client's charges between workers, and ``bound`` the lowest bound on that
+    difference. ``unheard`` is the largest charge of which a router was not informed.
     """
 
     shares: tuple[float, ...]
@@ -55,10 +56,7 @@ class Drift(NamedTuple):
     unheard: float
 
     def changes(self, alone: Drift) -> NDArray[Any]:
-        """Return each seed's change in the well-behaved clients' share (percentage points).
-
-        The baseline ``alone`` has a single router.
-        """
+        """Return each seed's change in the share from one router (``alone``) in points."""
         return np.asarray(100 * (np.array(self.shares) - np.array(alone.shares)))
 
 
@@ -82,7 +80,7 @@ def scaling() -> Iterator[list[str]]:
 
 
 def cases() -> Iterator[Case]:
-    """Yield the cases (ways and intervals of sharing charges) in the order of the table."""
+    """Yield the cases (settings of the routers) in the order of the table's rows."""
     yield from usual()
     for lost in (0.5, 0.9):
         yield exchange(10.0, 0.1, lost=lost)
@@ -94,7 +92,7 @@ def cases() -> Iterator[Case]:
 
 
 def drift(one: Case) -> Drift:
-    """Simulate a case with all seeds, and return the combined results."""
+    """Simulate a case of router settings with all seeds, and combine the seeds' results."""
     found = [_drift(one, seed) for seed in SEEDS]
     of = {name: [getattr(each, name) for each in found] for name in Drift._fields}
     return Drift(
@@ -127,7 +125,7 @@ def _drift(one: Case, seed: int) -> Drift:
 
 
 def charges(result: RunResult) -> tuple[float, float]:
-    """Return the largest difference of a client's charges between workers, and its bound.
+    """Return the largest difference of a client's charges between workers, and a bound on it.
 
     The bound is the client's longest prompt plus its largest unfinished output at a worker.
     """
@@ -155,7 +153,7 @@ def charges(result: RunResult) -> tuple[float, float]:
 
 
 def peaks(events: Sequence[tuple[float, int, float]], *, difference: bool) -> float:
-    """Return the largest sum of charges at a worker, or with ``difference`` the largest gap."""
+    """Return the largest sum of charges at a worker, or the largest gap between workers."""
     sums, peak = dict.fromkeys(range(REPLICAS), 0.0), 0.0
     for _, worker, tokens in sorted(events):
         sums[worker] += tokens

@@ -1,4 +1,4 @@
-"""Functions that simulate cases of several routers, and draw results by exchange interval."""
+"""Functions that simulate several routers, and plot results against the exchange interval."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 def simulated(spec: ExperimentSpec) -> tuple[Simulation, float]:
-    """Simulate an experiment; also return the largest charge that some router did not know."""
+    """Simulate an experiment; also return the largest charge of which a router was not told."""
     simulation = Simulation(spec, spec.client_plans(), None)
     simulation.run()
     ingress = simulation.cluster.ingress
@@ -38,9 +38,9 @@ def results(cases: Iterable[Case], simulate: Callable[[Case], R]) -> dict[Case, 
 
 
 class Panel(NamedTuple):
-    """A panel of the picture, which shows a quantity of each case, optionally with its spread.
+    """A panel that plots one result of each case of router settings, optionally with its spread.
 
-    A dashed line shows ``bound`` or, if ``bound`` is None, the quantity for independent routers.
+    A dashed line shows ``bound`` or, without ``bound``, the result for independent routers.
     """
 
     label: str

@@ -1,4 +1,4 @@
-"""The cost of several routers for fair shares, and the benefit of exchanging charges.
+"""The effect of several routers on fair shares, and the benefit of exchanging charges.
 
     python studies routers
 
@@ -33,7 +33,7 @@ SETTLED_S, END_S = 30.0, 120.0
 
 
 class Outcome(NamedTuple):
-    """The results of a case with two clients: a share, and charges divided by weights."""
+    """Results for two clients: the premium client's share of service, and charges per weight."""
 
     share: float
     service_tok_s: float
@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """Yield the cases (ways, skews and intervals) in the order of the table."""
+    """Yield the cases (ways of sharing charges, skews and intervals) in the order of the table."""
     yield from usual()
     for lost in (0.5, 0.9):
         yield exchange(10.0, 0.1, lost=lost, forget_s=60.0)
@@ -60,13 +60,13 @@ def cases() -> Iterator[Case]:
 
 
 def spec_of(case: Case) -> ExperimentSpec:
-    """Return the example's experiment with the routers of a case."""
+    """Return the experiment examples/two-routers.toml with the router settings of ``case``."""
     settings = {f"routers.{key}": value for key, value in case}
     return resolve({} if case else {"routers": 1}, settings, read_experiment(CASE))
 
 
 def outcome(case: Case) -> Outcome:
-    """Simulate a case; return the premium client's share of service, and measures of charges."""
+    """Simulate one case of router settings, and return its results."""
     spec = spec_of(case)
     simulation, unheard = simulated(spec)
     ingress, ahead = simulation.cluster.ingress, 0.0
@@ -135,7 +135,7 @@ def write(found: Mapping[Case, Outcome]) -> None:
 
 
 def picture(found: Mapping[Case, Outcome]) -> None:
-    """Draw the error of the share, and the gap of charges with its bound, by exchange interval."""
+    """Plot the error of the premium share, and the drift of charges, by exchange interval."""
     alone = found[case()].share
     shares = Panel("error of premium's share, points", lambda one: 100 * abs(one.share - alone))
     drift = Panel(
@@ -149,7 +149,7 @@ def picture(found: Mapping[Case, Outcome]) -> None:
 
 
 def main() -> None:
-    """Simulate all cases of two routers, write the table, and draw the picture."""
+    """Simulate all settings of the two routers, write the table, and draw the picture."""
     found = results(cases(), outcome)
     write(found)
     picture(found)

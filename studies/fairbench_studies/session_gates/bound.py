@@ -70,14 +70,14 @@ def calls_of(requests: Requests, begin_s: float, end_s: float) -> Calls:
 def necessary(
     calls: Calls, costs: ProfileCosts, pool_tokens: int, length_s: float
 ) -> dict[str, Any]:
-    """Return the least GPU work for the calls, as fractions of the time of all replicas.
+    """Return the least GPU time for the calls, as fractions of all replicas' total time.
 
     - ``prefill``: every new token is computed once, and all other prompt tokens are cached.
     - ``decode``: every token of an answer is decoded in the largest batch that fits into memory.
     - ``recompute``: contexts that memory cannot keep during pauses are computed again. Each running
-      call occupies memory for as long as the call would take alone. The remaining memory goes to
-      the contexts for which a second of memory saves the most work, so the recomputed work is a
-      lower bound.
+      call occupies memory for as long as the call would take alone. The remaining memory keeps the
+      contexts that save the most work for their size and pause, so the recomputed work is a lower
+      bound.
     - ``lone_p99_s``: the P99 TTFT if each call runs alone and only new tokens are computed.
     """
     pairs = zip(calls.prompt - calls.new, calls.new, strict=True)
@@ -137,7 +137,7 @@ def mean(scenario: str, name: str) -> float:
 
 
 def bound_table() -> str:
-    """Return the table of least GPU work and P99 TTFT, with a row per scenario."""
+    """Return a table of P99 TTFTs and of the least GPU work, with a row per scenario."""
     body = []
     for scenario in RATES:
         work = [f"{mean(scenario, one):.0%}" for one in ("prefill", "decode", "recompute")]
@@ -148,6 +148,6 @@ def bound_table() -> str:
 
 
 def main(*seeds: str) -> None:
-    """Simulate the missing runs, and write the table of least GPU work."""
+    """Simulate the missing runs, and write the table of the work that every scheduler must do."""
     extend(tuple(map(int, seeds)) or SEEDS)
     write_tables(PAGE, {f"{TABLE.stem}/work": bound_table()})

@@ -1,11 +1,11 @@
-"""The best possible share of clients under ``fair-sessions``, and the time their calls lose.
+"""The highest possible shares of service under ``fair-sessions``, and the delays of calls.
 
     FAIRBENCH_DATA=FOLDER python studies session-gates-ceiling [SEED ...]
 
 The script simulates the runs that results/tables/session-gates-ceiling.csv lacks, by default for
-seeds 61 to 65, and writes two tables into docs/reference/gates.md. The first table has the share of
-the worst well-behaved client in runs of all clients, of all but the heavy client, and of the worst
-client alone. The second table has the time that the worst client's calls lost in each phase.
+seeds 61 to 65, and writes two tables into docs/reference/gates.md. The first table has the worst
+well-behaved client's share in runs with all clients, without the heavy client, and with the worst
+client alone. The second table has the delay of the worst client's calls in each phase.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def spec_of(scenario: str, seed: int, name: str) -> ExperimentSpec:
 
 
 def measure(spec: ExperimentSpec, kept: Sequence[int]) -> Measured:
-    """Simulate only the clients ``kept``, but measure in the window of the run of all clients."""
+    """Simulate only the clients ``kept``, but measure in the window of a run with all clients."""
     plans, source = spec.client_plans(), spec.source()
     simulation = Simulation(spec, tuple(plans[number] for number in kept), source)
     simulation.run()
@@ -83,11 +83,10 @@ def measure(spec: ExperimentSpec, kept: Sequence[int]) -> Measured:
 
 
 def lost_by_phase(requests: Requests, facts: Facts) -> Floats:
-    """Return the time (s) that finished calls of the window lost, compared with running alone.
+    """Return how long (s) the window's finished calls were delayed, compared with lone calls.
 
     The result has a row per client and a column per phase. All time in the gate and in an engine's
-    queue counts as lost. In prefill and decoding, a call loses the time by which it takes longer
-    than it would alone.
+    queue counts as lost. In prefill and decoding, only the time beyond that of a lone call counts.
     """
     chosen = (requests.status == FINISHED) & facts.window.holds(requests.arrival_s)
     own = requests.take(chosen)
@@ -166,7 +165,7 @@ def ceiling_table() -> str:
 
 
 def lost_table() -> str:
-    """Return the table of each phase's part of all time lost under ``fair-sessions``."""
+    """Return a table that divides the time lost under ``fair-sessions`` into phases."""
     body = []
     for scenario in RATES:
         lost = [mean(scenario, "fair-sessions", f"lost_{phase}_s") for phase in PHASES]
@@ -176,7 +175,7 @@ def lost_table() -> str:
 
 
 def main(*seeds: str) -> None:
-    """Simulate the missing runs, and write the tables of shares and of lost time."""
+    """Simulate the missing runs, and write the tables of service shares and of calls' lost time."""
     extend(tuple(map(int, seeds)) or SEEDS)
     shares, lost = ceiling_table(), lost_table()
     write_tables(PAGE, {f"{TABLE.stem}/shares": shares, f"{TABLE.stem}/lost": lost})

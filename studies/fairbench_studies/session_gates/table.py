@@ -1,4 +1,4 @@
-"""Gates for agent sessions on four replicas, with a heavy client, at four loads.
+"""A comparison of gates for agent sessions: four replicas, a heavy client, and four loads.
 
     FAIRBENCH_DATA=FOLDER python studies session-gates [SEED ...]
 
@@ -111,7 +111,7 @@ def gate_table(found: Means, load: str = "1") -> str:
 
 
 def load_table(found: Means) -> str:
-    """Return the table for all loads: service relative to no gate, and the longest wait."""
+    """Return the table for all loads: service relative to runs without a gate, and longest wait."""
     body = []
     for scenario in RATES:
         for gate in GATES:
@@ -126,7 +126,7 @@ def load_table(found: Means) -> str:
 
 
 def draw(found: Means) -> None:
-    """Draw service against the longest wait of a call, and against the worst client's share.
+    """Plot service against the longest wait of a call, and against the worst client's share.
 
     Each column of panels shows a scenario at the default load or at twice the default load.
     """

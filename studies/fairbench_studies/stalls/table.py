@@ -1,9 +1,9 @@
-"""Remedies for stalls on a replica that serves a client with long prompts and four chats.
+"""Remedies for stalls on a replica that serves four chats and a client with long prompts.
 
     python studies stalls
 
-The script simulates every remedy with three seeds, below saturation and under overload. The script
-writes results/tables/stalls.csv, with a row per run, and the means in docs/reference/metrics.md.
+The script simulates every remedy for stalls with three seeds, below saturation and under overload.
+It writes results/tables/stalls.csv, with a row per run, and the means in docs/reference/metrics.md.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ REMEDIES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
 
 
 def summary_of(engine: str, remedy: str, seed: int, rate: float | None) -> dict[str, Any]:
-    """Simulate a replica with one of the ``REMEDIES``, and return the summary.
+    """Simulate a replica with one of the remedies for stalls, and return the summary.
 
     If ``rate`` is None, requests arrive at the workload's rate.
     """
@@ -117,7 +117,7 @@ def remedy_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Simulate all remedies, and write the tables of runs and of means."""
+    """Simulate all remedies for stalls, and write the table of runs and the table of means."""
     rows = [
         row(engine, remedy, seed)
         for engine, remedies in REMEDIES.items()

@@ -37,7 +37,7 @@ def played() -> dict[str, Outcome]:
 
 
 def judge_listing(outcomes: dict[str, Outcome]) -> list[Part]:
-    """Compare all printed numbers exactly, and report where the listing exceeds its memory."""
+    """Compare the textbook's printed numbers exactly, and report steps above the memory budget."""
     found = {
         name: (one.finished, one.on_time, f"{one.short_on_time:.0%}", one.steps)
         for name, one in outcomes.items()
@@ -87,7 +87,7 @@ CLAIM = Claim(
 
 
 def judge_textbook() -> list[Judged]:
-    """Judge claim 35, which takes about a second."""
+    """Judge claim 35, on the printed output of a textbook's listing, in about a second."""
     return [Judged(CLAIM, {HERE: judge_listing(played())})]
 
 

@@ -29,12 +29,12 @@ class TextbookEDF(LocalScheduler):
     - Memory is freed for the first starving request in the queue, not for the most urgent request.
     - In the next pass, the freed memory goes to the request with the earliest deadline, which is
       often the request that was just preempted.
-    - The listing does not check whether running requests outgrow the memory, and may exceed it.
-      Unlike the textbook's listing, fairbench's engines preempt requests if memory is exceeded.
+    - The textbook's listing never checks whether the growth of running requests exceeds the memory.
+      fairbench's engines preempt requests in this case.
 
     Each step lasts ``step_s`` seconds. A request without a deadline is due ``default_s`` seconds
-    after its arrival. Unlike in the listing, preempted requests keep their output tokens and are
-    recomputed.
+    after its arrival. Unlike in the textbook's listing, preempted requests keep their output tokens
+    and are recomputed.
     """
 
     name = "edf-textbook"

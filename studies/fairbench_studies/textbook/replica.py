@@ -21,7 +21,7 @@ SHORT, LONG = "short", "long"
 
 
 def printed_load(seed: int = 7, count: int = 80, horizon: int = 200) -> list[Request]:
-    """Return the listing's requests: 70% are short and urgent, 30% are long with late deadlines."""
+    """Return the textbook's requests: 70% short and urgent, 30% long with late deadlines."""
     draw, made = random.Random(seed), []
     for number in range(count):
         arrival = draw.randint(0, horizon)
@@ -36,7 +36,7 @@ def printed_load(seed: int = 7, count: int = 80, horizon: int = 200) -> list[Req
 
 
 class InOrder(LocalScheduler):
-    """The listing's FCFS policy, which skips requests that do not fit into KV memory."""
+    """The textbook's FCFS policy, which skips requests that do not fit into KV memory."""
 
     name = "in-order"
 
@@ -82,7 +82,7 @@ class _Batch(NothingRunning):
 
 
 class Replica:
-    """The listing's loop, which admits requests by memory blocks and then produces tokens."""
+    """The textbook's loop, which admits requests by memory blocks and then produces tokens."""
 
     def __init__(self, scheduler: LocalScheduler, requests: list[Request]) -> None:
         self._scheduler = scheduler
@@ -97,7 +97,7 @@ class Replica:
         return [request for request in self._waiting if request.arrival_s <= self._step]
 
     def run(self) -> Outcome:
-        """Run until all requests have finished, or until the listing's loop would stop."""
+        """Run until all requests have finished, or up to the textbook's limit of steps."""
         done: dict[Request, int] = {}
         peak = over = 0
         while (self._waiting or self._produced) and self._step < MOST_STEPS:

@@ -4,8 +4,8 @@
     python studies traces-every results/runs/every-scheduler
 
 The script writes results/tables/traces-every.csv. For each trace, the table has the service (k
-tok/s), the minimum fair share of own total and the P99 TTFT (s). A table cell also has the fraction
-of requests on time, if requests have deadlines, and the number of refused or unfinished requests.
+tok/s), the minimum fair share and the P99 TTFT (s). A table cell also has the fraction of requests
+on time, if requests have deadlines, and the number of refused or unfinished requests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""Traces with random requests under a few schedulers: mean and range over seeds.
+r"""Results of schedulers on traces with random requests, as means and ranges over seeds.
 
     fairbench sweep examples/traces/sweep.toml --name seeds --num-runs 3 \\
         --workloads examples/traces/reasoning-clients.toml,examples/traces/small-model-clients.toml

@@ -64,7 +64,7 @@ TABLE = {
 
 
 def judge_arena(seeds: Seeds) -> list[Part]:
-    """Judge the size of the mean service difference, and the order of runs by mean and variance."""
+    """Judge the mean service difference of each run, and the runs' order by mean and variance."""
     found = {
         name: [Differences(*one) for one in by_seed(seeds, row.run, "differences", differences)]
         for name, row in TABLE.items()

@@ -18,7 +18,7 @@ from fairbench_studies.kit.trace import Trace, throughput_tok_s
 WINDOW_S = 60.0
 # The tables of VTC-artifact use windows around 19 points in the 570 s after a warm-up.
 TABLE_S, WARMUP_S, PARTS = 600.0, 30.0, 20
-# Requests whose first and last token are closer than ``SHORTEST_S`` count as no service.
+# The service of requests whose first and last token are closer than ``SHORTEST_S`` is ignored.
 SHORTEST_S = 1e-5
 
 WEIGHTS = ServiceWeights()
@@ -27,7 +27,7 @@ WEIGHTS = ServiceWeights()
 class Differences(NamedTuple):
     """The maximum, mean and variance of a service difference over time, and the throughput.
 
-    Differences are in weighted tokens/s. Throughput is in tokens/s of input and output.
+    Service differences are in weighted tokens/s. Throughput is in tokens/s of input and output.
     """
 
     largest: float
@@ -50,7 +50,7 @@ def even_points(end_s: float, parts: int = PARTS) -> Floats:
 def service_rates(
     trace: Trace, points_s: Floats, window_s: float = WINDOW_S, weights: ServiceWeights = WEIGHTS
 ) -> Floats:
-    """Return each client's service per second in windows around points, shape (clients, points)."""
+    """Return clients' service per second in windows around ``points_s``, as (clients, points)."""
     return _between(trace, points_s - window_s / 2, points_s + window_s / 2, weights) / window_s
 
 
@@ -72,7 +72,7 @@ def accumulated_difference(
 def demand_rates(
     trace: Trace, points_s: Floats, window_s: float = WINDOW_S, weights: ServiceWeights = WEIGHTS
 ) -> Floats:
-    """Return each client's demand per second in windows around points, shape (clients, points)."""
+    """Return clients' demand per second in windows around ``points_s``, as (clients, points)."""
     served = trace.finished
     arrived, cost = trace.req_time_s[served], trace.service_tokens(weights)[served]
     near = np.abs(arrived[:, np.newaxis] - points_s) <= window_s / 2
@@ -82,10 +82,10 @@ def demand_rates(
 def windowed_difference(
     trace: Trace, points_s: Floats, window_s: float = WINDOW_S, weights: ServiceWeights = WEIGHTS
 ) -> Floats:
-    """Return the sum of the clients' service deficits in the window around each point.
+    """Return the sum of the clients' service deficits in the window around each point in time.
 
-    A client's deficit is its service subtracted from the service of the most served client. A
-    deficit is at most the absolute difference between a client's own service and demand, so that
+    A client's deficit is the service of the most served client minus the client's own service. The
+    deficit is capped at the absolute difference between the client's service and demand, so that
     clients with little demand have small deficits. A client that is served late can have more
     service than demand in a window, and still have a deficit.
     """

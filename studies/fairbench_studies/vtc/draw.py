@@ -34,7 +34,7 @@ def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
 
 
 class _Used(dict[str, Trace]):
-    """A dictionary of traces by the run's name, which records the names that are looked up."""
+    """Traces keyed by run name. The dictionary records each name that is looked up."""
 
     def __init__(self, traces: Mapping[str, Trace]) -> None:
         super().__init__(traces)

@@ -1,4 +1,4 @@
-"""The largest values in a run that [VTC] Theorems 4.9, 4.11 and 4.13 bound."""
+"""The largest values of quantities that [VTC] Theorems 4.9, 4.11 and 4.13 bound."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ THEOREM = "VTC Theorem 4.4"  # theorem that bounds the service gap by 2U in a ru
 
 
 class Extremes(NamedTuple):
-    """The largest values in a run that the theorems bound, in weighted tokens.
+    """A run's largest values of the quantities that the theorems bound, in weighted tokens.
 
     ``unit`` is the U of the theorems, and ``clients`` is the number n of clients. ``lead`` is the
-    largest lead in service over a client with waiting requests. ``ahead`` is the service that other
-    clients receive while a client's only request waits. ``unasked`` is the amount by which an equal
-    share exceeds the service that a waiting client has requested.
+    largest lead in service over a client with waiting requests. ``ahead`` is the most service that
+    other clients receive while a client's only request waits. ``unasked`` is the amount by which an
+    equal share exceeds the service that a waiting client has requested.
     """
 
     unit: float
@@ -35,7 +35,7 @@ class Extremes(NamedTuple):
 
 
 def extremes_of(run: StoredRun) -> Extremes | None:
-    """Return a run's extremes, or None if clients' weights differ or the bound is not VTC's."""
+    """Return a run's ``Extremes``, or None if clients' weights differ or the bound is not VTC's."""
     summary = run.summary
     bound, weights = summary["service_gap_bound"], {_weight(row) for row in summary["clients"]}
     if summary.get("bound_source") != THEOREM or len(weights) > 1:
@@ -71,7 +71,7 @@ def largest_ahead(requests: Requests, service: ServiceRows, clients: int) -> flo
 
 
 def _alone(requests: Requests, clients: int) -> Iterator[tuple[int, int]]:
-    """Yield the client and the row of each request that waits as its client's only request."""
+    """Yield client and row of each waiting request whose client's earlier requests had ended."""
     for client in range(clients):
         mine = np.flatnonzero(requests.client == client)
         mine = mine[np.argsort(requests.arrival_s[mine], kind="stable")]
@@ -85,10 +85,10 @@ def _alone(requests: Requests, clients: int) -> Iterator[tuple[int, int]]:
 def largest_unasked(
     requests: Requests, service: ServiceRows, clients: int, horizon_s: float
 ) -> float:
-    """Return the most by which an equal share exceeds the requests of a waiting client.
+    """Return the most by which an equal share exceeds a waiting client's requested tokens.
 
-    [VTC] Theorem 4.13 bounds the returned value. The equal share is T / n, where T is the service
-    of all clients, and n the number of clients with requests, since the client began to wait.
+    [VTC] Theorem 4.13 bounds the returned value. Since the client began to wait, all clients
+    received the service T, and n clients sent requests. The equal share is T / n.
     """
     history, queued = ServiceHistory.of(service, clients), waits(requests, horizon_s)
     order = np.argsort(requests.arrival_s, kind="stable")
@@ -119,7 +119,7 @@ class _Arrivals(NamedTuple):
     tokens: Floats
 
     def since(self, start_s: float, times_s: Floats, client: int) -> tuple[Floats, Ints]:
-        """Return a client's requested tokens up to each time, and the number of requesting clients.
+        """Count the tokens that ``client`` requested, and the clients with requests, by each time.
 
         Requests before ``start_s`` are not counted.
         """

@@ -1,4 +1,4 @@
-"""The measures of each seed as rows of a file, from which claims are judged without runs."""
+"""The measures of each seed in a file, from which claims are judged without simulations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _rows(seed: int, one: Results) -> Iterator[Row]:
 
 
 def recall(rows: Sequence[Row]) -> list[Results]:
-    """Restore the results of each seed, without traces.
+    """Rebuild each seed's results from stored rows. The results contain no traces.
 
     Raises KeyError or ValueError if a row has a wrong form.
     """
@@ -47,7 +47,7 @@ def recall(rows: Sequence[Row]) -> list[Results]:
 
 
 def _sorted(one: Results) -> Results:
-    """Return results in which gaps, bases and extremes from ``known`` have their own fields."""
+    """Return results whose gaps, bases and extremes are copied from ``known``."""
     gaps, bases, extremes = (
         {run: value for (run, name), value in one.known.items() if name == kind}
         for kind in (GAP, BASIS, EXTREMES)

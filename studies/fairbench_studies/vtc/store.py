@@ -30,7 +30,7 @@ class Results:
     ``gaps`` are the largest service differences of two clients while both wait, or NaN if no two
     clients wait at the same time. ``extremes`` holds, for runs under VTC, the largest values of
     quantities that theorems bound. ``known`` holds the measures that verdicts use, by run and name
-    of the measure. A run whose measures are known needs no trace.
+    of the measure. Known measures are not computed again from traces.
     """
 
     traces: Mapping[str, Trace]
@@ -77,7 +77,7 @@ def _read(runs: Mapping[str, StoredRun], seed: int) -> Results:
 
 
 def trace_of(run: StoredRun) -> Trace:
-    """Reduce a run to a trace of its requests' latencies, like a measured run."""
+    """Reduce a simulated run to the latencies of its requests, as in published measurements."""
     return as_trace(read_tables(run).requests)
 
 

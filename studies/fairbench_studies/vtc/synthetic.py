@@ -146,10 +146,10 @@ def _phases(trace: Trace, first_s: float) -> Floats:
 
 
 def judge_poisson(seeds: Seeds) -> list[Part]:
-    """Judge the bound on service differences while both clients wait, and differences after 30 s.
+    """Judge service differences: their bound while both clients wait, and their size after 30 s.
 
-    The paper leaves out the first 30 s, in which one client has too few queued requests. Other
-    parts judge the whole run.
+    The paper leaves out the first 30 s, in which one client has too few queued requests. A second
+    verdict includes these 30 s.
     """
     parts = []
     for suffix, figure, measured in (("", "Fig. 7", 5_235), ("-2", "Fig. 8", 1_281)):

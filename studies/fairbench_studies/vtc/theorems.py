@@ -1,16 +1,16 @@
 """Claims 54 to 56: the bounds of [VTC] Theorems 4.9, 4.11 and 4.13, in runs under VTC.
 
-All measures are in weighted tokens. U is the bound of Lemma 4.3: the larger of w_p L_input (the
-longest prompt at its price) and w_q M (a memory full of output at its price). If memory is
-over-committed, U is half of the larger bound on the run's service gap (docs/appendix/theory.md).
-Two theorems are judged by their proofs, not by their printed statements:
+All measures are in weighted tokens, and n is the number of clients. U is the bound of Lemma 4.3:
+the larger of w_p L_input (the longest prompt at its price) and w_q M (a memory full of output at
+its price). If memory is over-committed, U is half of the bound on the service gap of the run
+(docs/appendix/theory.md). Two theorems are judged by their proofs, not by their statements:
 
-- Theorem 4.11 divides by a lower bound ``a`` of the server's capacity, which the paper does not
-  give. While a client waits, other clients get at least ``a`` tokens/s. If the other clients get at
-  most 2 (n - 1) U tokens during the wait, the wait is within the bound for every possible ``a``.
-- As printed, Theorem 4.13 applies to no client: its premise would need a negative request shortly
-  before t2, when the total service T(t, t2) is still below 5U n. The proof shows that a client with
-  a backlog from t to t2 has requested at least T(t, t2) / n - 5U since t.
+- Theorem 4.11 bounds a client's wait by 2 (n - 1) U / ``a``, where ``a`` (a lower bound of
+  the capacity) is not in the paper. The other clients get at least ``a`` tokens/s during the wait.
+  If they get at most 2 (n - 1) U tokens in total, the theorem holds for every ``a``.
+- As printed, Theorem 4.13 applies to no client, because its premise would need a negative number of
+  requested tokens. Its proof shows that a client with a backlog from t to t2 has requested at least
+  T(t, t2) / n - 5U tokens since t. T is the service of all clients.
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ class BalanceParams(Protocol):
 class CodeBalance:
     """Load balancing that moves cheap key nodes of the prefix tree to the GPU with the least load.
 
-    The key node of a request is the deepest tree node on the prompt's path that is longer than the
-    path above it. If a GPU has only one key node, the node is copied instead of moved, when the
-    node's time to first token has doubled.
+    The key node of a request is the deepest node on the prompt's path with more tokens than the
+    path above the node. If a GPU has only one key node, the node is not moved. The node is copied
+    once the time to first token of its requests has doubled.
     """
 
     def __init__(self, params: BalanceParams, load: CodeLoad) -> None:
@@ -57,7 +57,7 @@ class CodeBalance:
             self._even_out(heavy, lightest, loads, now_s)
 
     def _even_out(self, heavy: int, light: int, loads: dict[int, float], now_s: float) -> None:
-        """Move key nodes to the less loaded GPU, or copy the only key node. Update ``loads``."""
+        """Move key nodes from ``heavy`` to ``light``, or copy a single node. Update ``loads``."""
         costs = {
             key.node: self._load.key_s(key, heavy)
             for key in self._load.tree.keys.values()

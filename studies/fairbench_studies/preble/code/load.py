@@ -11,7 +11,7 @@ from fairbench.schedulers.parts.preble_costs import EVICTION_SCAN_NODES
 from fairbench.schedulers.parts.preble_windows import GpuWindow, TimeModel
 from fairbench_studies.preble.code.tree import CodeTree, KeyCount
 
-TPOTS = 200  # The load uses the median of the latest ``TPOTS`` times per output token.
+TPOTS = 200  # A GPU's load uses the median of its latest ``TPOTS`` times per output token.
 
 
 class CodeGpu:
@@ -52,7 +52,7 @@ class CodeGpu:
 
 
 class CodeLoad:
-    """Estimates of GPU load: the prefill of uncached tokens and the decoding, by key node."""
+    """Estimates of GPU load: the times for prefill and decoding, summed over key nodes."""
 
     def __init__(self, tree: CodeTree, times: TimeModel, gpus: Mapping[int, CodeGpu]) -> None:
         self.tree = tree
@@ -62,7 +62,7 @@ class CodeLoad:
         self._prefill_of_s: dict[int, float] = {}
 
     def of_gpus(self, min_hits: int) -> dict[int, float]:
-        """Return each GPU's load (s), from the key nodes with at least ``min_hits`` requests."""
+        """Return each GPU's load (s), summed over nodes with at least ``min_hits`` requests."""
         loads = dict.fromkeys(self.gpus, 0.0)
         under_way = {worker: self.tree.under_way[worker] for worker in loads}
         for key in self.tree.keys.values():
@@ -76,12 +76,12 @@ class CodeLoad:
         return loads
 
     def key_s(self, key: KeyCount, worker: int) -> float:
-        """Return the seconds of work that a key node causes at the GPU ``worker``."""
+        """Return the prefill and decoding time (s) of a node's requests on the GPU ``worker``."""
         gpus = self.tree.allocated.get(key.node, 0).bit_count() or 1
         return self._prefill_s(key, gpus) + self._decode_s(key, worker)
 
     def _prefill_s(self, key: KeyCount, gpus: int) -> float:
-        """Return the prefill seconds of a key node at each of the node's ``gpus`` GPUs."""
+        """Return the prefill time (s) of a node's requests on each of the node's GPUs."""
         length = key.node.length
         prefill_s = self._prefill_of_s.get(length)
         if prefill_s is None:

@@ -29,14 +29,14 @@ class _Sent(NamedTuple):
 class PrebleE2Code(PrefixRouter):
     """The router E2 of the published code, which *allocates* GPUs to nodes of the prefix tree.
 
-    If a request's own leaf is shorter than the path above the leaf, the request goes to a GPU that
-    is allocated to the path's deepest node. Otherwise, the request goes to the GPU with the highest
-    hit ratio if this ratio is at least ``hit_ratio``, or else to the GPU with the least load.
+    If a request's own leaf has fewer tokens than the path above the leaf, the request goes to a GPU
+    that is allocated to the path's deepest node. If not, the request goes to the GPU with the
+    highest hit ratio, or to the least loaded GPU if all hit ratios are below ``hit_ratio``.
 
-    The load of a key node is the time for prefill of uncached tokens, divided among the node's
-    GPUs, plus the time for decoding the output of unfinished requests. If the loads differ too
-    much, key nodes move from the most to the least loaded GPU, the cheapest first. If a GPU has
-    only one key node, the node is copied after its time to first token has doubled.
+    The load of a key node (see ``CodeBalance``) is the prefill time of uncached tokens, divided
+    among the node's GPUs, plus the decoding time of unfinished requests. If the loads differ too
+    much, the cheapest key nodes move from the most to the least loaded GPU. A GPU's only key node
+    is copied after the time to first token of its requests has doubled.
 
     This class differs from Preble's code in three ways. Preble's code returns a GPU's position in a
     list of candidates, not the GPU. Prefill times do not include attention. GPUs with equal values
@@ -52,10 +52,10 @@ class PrebleE2Code(PrefixRouter):
 
         A key node is moved only after ``rebalance_after`` requests per GPU, and only if the node
         has ``rebalance_min_hits`` requests in the window. A request whose leaf is at least
-        ``rebalance_max_chain`` levels below its key node triggers no move. ``hit_ratio`` is the hit
-        ratio, over the last ``hit_ratio_window_s`` seconds, from which a GPU receives requests with
-        mostly new prompts. ``first_tpot_s`` is the assumed time per output token (s) before the
-        first observation. The parameters of prefill times are those of ``preble-e2``.
+        ``rebalance_max_chain`` levels below its key node does not trigger a move. ``hit_ratio`` is
+        the least hit ratio (over ``hit_ratio_window_s`` seconds) at which a GPU can receive mostly
+        new prompts. ``first_tpot_s`` is the assumed time per output token (s) before the first
+        observation. The parameters of prefill times are those of ``preble-e2``.
         """
 
         window_s: Annotated[FiniteFloat, Gt(0)] = 180.0

@@ -13,8 +13,8 @@ from fairbench.schedulers.parts.preble_tree import PrebleNode, PrebleTree
 class KeyCount:
     """The recent requests that share the key node ``node``, and the requests' tokens.
 
-    ``context_tokens`` are prompt tokens above the requests' own leaves. ``output_tokens`` is the
-    output limit of the last request.
+    ``context_tokens`` counts the prompts' tokens outside the requests' own leaves.
+    ``output_tokens`` is the output limit of the request that was counted last.
     """
 
     node: PrebleNode
@@ -25,7 +25,7 @@ class KeyCount:
 
     @property
     def miss_rate(self) -> float:
-        """The fraction of prompt tokens in the requests' own leaves, which are not cached."""
+        """The uncached fraction of prompt tokens: the tokens in the requests' own leaves."""
         return 1 - self.context_tokens / self.prompt_tokens
 
 
@@ -33,7 +33,7 @@ class CodeTree(PrebleTree):
     """Preble's prefix tree, with the GPUs that are allocated to each node.
 
     ``allocated`` holds a node's GPUs as bits. ``under_way`` counts unfinished requests by GPU and
-    by node on the prompt's path. ``keys`` has the counts of each key node with recent requests.
+    tree node. ``keys`` has the request and token counts of recently used key nodes.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class CodeTree(PrebleTree):
         Args:
             now_s: The current time in seconds.
             end: The tree node at which the prompt ends.
-            context: The number of prompt tokens above the request's own leaf.
+            context: The number of prompt tokens outside the request's own leaf.
             prompt: The number of prompt tokens.
             output: The largest number of output tokens.
         """
@@ -95,7 +95,7 @@ class CodeTree(PrebleTree):
     def expire(self, start_s: float) -> None:
         """Remove requests that arrived at ``start_s`` or before.
 
-        If a key node has no more requests in the window, its allocation to GPUs ends.
+        A key node without remaining requests is no longer allocated to any GPU.
         """
         while self._window and self._window[0][0] <= start_s:
             _, key, context, prompt = self._window.popleft()
