@@ -14,6 +14,26 @@ QUANTUM = 200
 LOCALS = {"vtc": {}, "dlpm": {"dlpm.quantum": QUANTUM}}
 
 
+@pytest.mark.parametrize(
+    ("elsewhere", "here", "cancelled"),
+    [
+        (5.0, -9.0, False),  # the clients with credit wait at the other rank alone
+        (-5.0, -9.0, True),  # no client there has credit
+        (5.0, 9.0, True),  # a client that waits here has credit of its own
+        (-5.0, 9.0, True),
+    ],
+)
+def test_loans_end_unless_all_clients_with_credit_wait_elsewhere(elsewhere, here, cancelled):
+    credits = Credits(100.0, 2)
+    for client in ("there", "a", "b"):
+        credits.begin_request(client)
+    credits.of |= {"there": elsewhere, "a": here, "b": -10.0 + 50.0}
+    credits.loans["b"] = 50.0
+    credits.elsewhere = {"there": True}
+    credits.call_in(["a", "b"])
+    assert (credits.of["b"], credits.loans) == ((-10.0, {}) if cancelled else (40.0, {"b": 50.0}))
+
+
 def flood(server, steps, lights=(0,), *, light=6, heavy=20, prompt=10, output=10):
     """Keep requests waiting: of ``heavy`` at every rank, and of ``light`` at the given ranks."""
     for _ in range(steps):
@@ -265,23 +285,3 @@ def test_sums_that_ranks_cannot_share_are_refused(local, changed):
 @pytest.mark.parametrize("local", ["fcfs", "lpm", "edf", "priority"])
 def test_schedulers_without_accounts_exchange_nothing(local):
     assert ranks_of(plugin_config(local, {}).build()) is None
-
-
-@pytest.mark.parametrize(
-    ("elsewhere", "here", "cancelled"),
-    [
-        (5.0, -9.0, False),  # the clients with credit wait at the other rank alone
-        (-5.0, -9.0, True),  # no client there has credit
-        (5.0, 9.0, True),  # a client that waits here has credit of its own
-        (-5.0, 9.0, True),
-    ],
-)
-def test_loans_end_unless_all_clients_with_credit_wait_elsewhere(elsewhere, here, cancelled):
-    credits = Credits(100.0, 2)
-    for client in ("there", "a", "b"):
-        credits.begin_request(client)
-    credits.of |= {"there": elsewhere, "a": here, "b": -10.0 + 50.0}
-    credits.loans["b"] = 50.0
-    credits.elsewhere = {"there": True}
-    credits.call_in(["a", "b"])
-    assert (credits.of["b"], credits.loans) == ((-10.0, {}) if cancelled else (40.0, {"b": 50.0}))
