@@ -96,3 +96,10 @@ def test_a_manifest_tells_the_chosen_keys_of_a_file_without_origins():
 def test_origins_survive_a_whole_experiment_that_is_given_as_flags():
     spec = resolve(SMALL, {"vtc.output_weight": 9})
     assert resolve(earlier(spec)).given["settings"] == {"vtc.output_weight": 9}
+
+
+@pytest.mark.parametrize("workload", ["agent", "cold-minority", "chat"])
+def test_a_usual_warm_up_is_no_choice_even_if_it_is_more_than_a_tenth_of_the_run(workload):
+    """The warm-up is limited to a tenth only if the user chose the duration."""
+    given = with_given(earlier(resolve({"workload": workload})))["given"]
+    assert given.keys().isdisjoint({"warmup_s", "duration_s", "max_drain_s", "clients"})

@@ -11,7 +11,7 @@ from fairbench.cli.app import app
 from fairbench.diagnosis import access_log
 from fairbench.diagnosis.access_log import read_log
 from fairbench.diagnosis.page import access_log_page
-from fairbench.metrics.floods import Flood, floods
+from fairbench.metrics.floods import Flood, flood_windows, floods
 from fairbench.metrics.traffic import Traffic
 from fairbench.workloads.traces.read import TraceParams
 
@@ -220,3 +220,24 @@ def test_the_replayed_part_surrounds_the_flood_on_the_clock_of_the_log(tmp_path,
     part, start_s = access_log.part_to_replay(log, [flood])
     # plus half of the flood's ten seconds before and after it
     assert (start_s, part.span_s, len(part)) == (45.0, 19.0, 20)
+
+
+def test_a_flood_within_a_longer_flood_does_not_shorten_its_window():
+    def flood(start_s, end_s):
+        return Flood(0, start_s, end_s, 0.9, 9.0, 99, throughout=False)
+
+    found = flood_windows([flood(20.0, 25.0), flood(1.0, 9.0), flood(2.0, 4.0), flood(9.0, 12.0)])
+    assert found == [(1.0, 12.0), (20.0, 25.0)]
+
+
+def test_a_replay_begins_with_its_first_request_and_not_in_the_pause_before(tmp_path, monkeypatch):
+    path = tmp_path / "log.csv"
+    times_s = [*range(22), *range(28, 100)]
+    rows = [f"{n},c{n % 2},100,10,0.1,1,200" for n in times_s]
+    path.write_text("\n".join([f"{HEADER},ttft_s,latency_s,status", *rows]))
+    log = read_log(TraceParams(file=str(path)))
+    monkeypatch.setattr(access_log, "MOST_REPLAYED", 30)
+    flood = Flood(0, 30.0, 40.0, 0.9, 9.0, 99, throughout=False)
+    part, start_s = access_log.part_to_replay(log, [flood])
+    # The part from 25 s to 45 s has its first request at 28 s.
+    assert (start_s, part.span_s, len(part)) == (28.0, 16.0, 17)

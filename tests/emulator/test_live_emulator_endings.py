@@ -1,12 +1,13 @@
 """Test the end of an emulated answer, and its division into chunks."""
 
 import asyncio
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench_emulator.calls import LENGTH, STOP, Ending, Stops, ending_of
+from fairbench_emulator.calls import LENGTH, STOP, Ending, Generation, Stops, ending_of
 from fairbench_load.headers import OUTPUT_TOKENS
 from tests.emulator.live_emulator import events, running
 
@@ -157,3 +158,25 @@ def test_one_token_per_event_only_on_request(time_scale):
     assert sum(len(chunk["choices"][0]["text"].split()) for chunk in plain) == 30
     assert [chunk["meta_info"]["completion_tokens"] for chunk in threes] == [1, 4, 7, 8]
     assert [chunk["meta_info"]["finish_reason"] is None for chunk in threes] == [1, 1, 1, 0]
+
+
+@given(
+    st.lists(st.integers(1, 3), min_size=1, max_size=9),
+    TEXTS,
+    st.lists(st.integers(1, 3), min_size=9, max_size=9),
+)
+def test_the_parts_of_an_answer_are_its_text_up_to_the_stop(ids, texts, lengths):
+    ending = ending_of(ids, 99, Stops(tuple(texts)), Spelled())
+    answer = Generation(None, None, ids[: ending.tokens], ending, Spelled())
+    ends = [0, *(min(one, ending.tokens) for one in accumulate(lengths))]
+    parts = [answer.text(start, end) for start, end in pairwise(ends)]
+    whole = Spelled().decode(ids[: ending.tokens])
+    assert "".join(parts) == (whole if ending.visible is None else whole[: ending.visible])
+
+
+def test_a_stop_text_of_several_tokens_is_not_shown_by_the_last_of_them():
+    ids = [1, 2, 3]  # " ab bc ca"
+    ending = ending_of(ids, 99, Stops(("b bc c",)), Spelled())
+    assert ending == Ending(3, STOP, "b bc c", 2)
+    answer = Generation(None, None, ids, ending, Spelled())
+    assert [answer.text(at, at + 1) for at in range(3)] == [" a", "", ""]

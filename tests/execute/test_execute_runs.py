@@ -194,3 +194,12 @@ def test_the_longest_simulations_of_a_sweep_start_first(tmp_path):
     sizes = [job.requests for job in jobs_left(store, specs, with_alone=False)]
     assert len(set(sizes)) == 4
     assert sizes == sorted(sizes, reverse=True)
+
+
+def test_repeats_are_in_the_order_of_their_seeds_whichever_ends_first(tmp_path):
+    class Reversed(InOrder):
+        def run(self, tasks, interrupted):
+            yield from reversed(list(super().run(tasks, interrupted)))
+
+    repeats = repeat(resolve(TINY), 3, tmp_path, NO_FLAGS, RunContext(executor=Reversed()))
+    assert repeats.combined["seeds"] == [run.summary["seed"] for run in repeats.runs] == [0, 1, 2]

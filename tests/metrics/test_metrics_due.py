@@ -293,3 +293,13 @@ def test_no_call_is_due_more_tokens_than_it_may_produce():
     found, unmade = calls_of(requests(*calls), table, facts(clients=1))
     assert found.output_tokens.tolist() == [3, 3]
     assert unmade == []
+
+
+@pytest.mark.parametrize(("end_s", "short"), [(64.0, COST), (64.5, 2 * COST)])
+def test_a_call_that_was_never_sent_is_due_after_the_usual_age_and_not_at_it(end_s, short):
+    """The second call of a usual program is due at the age of 14 s: 13 s, and 1 s to its token."""
+    calls = [call(0, 0, 0.0), call(0, 1, 13.0), call(1, 0, 50.0) | NEVER_SERVED]
+    table = [program(0, 2, finish_s=16.0), program(1, 2, arrival_s=50.0, finish_s=NAN)]
+    table[1] |= {"requests": 1, "status": UNFINISHED}
+    made = facts(clients=1, horizon_s=100.0)
+    assert shortfall(requests(*calls), programs(*table), made, end_s) == pytest.approx([short])

@@ -288,3 +288,14 @@ def test_a_client_is_not_judged_in_windows_where_it_hardly_waits():
     line = timeline(asked, made, booked, facts(clients=2), Window(0.0, 100.0))
     assert np.isnan(least_by_client(line, 60.0)[0])
     assert least_by_client(line, 20.0)[0] < 0.5
+
+
+def test_a_call_that_is_refused_at_the_start_of_a_window_belongs_to_the_window():
+    turned_away = {"client": 0, "program_id": 0, "arrival_s": 35.0, "status": REFUSED}
+    never = {"admitted_s": NAN, "first_token_s": NAN, "finish_s": NAN, "output_tokens": 0}
+    asked = requests(turned_away | never)
+    made = programs({"program_id": 0, "client": 0, "arrival_s": 35.0, "status": REFUSED})
+    line = timeline(asked, made, log(), facts(clients=1), Window(30.0, 60.0))
+    _, _, held_up = line.window_shares(10)
+    # Windows of 10 s begin at 30, 31, ..., 50 s. Those from 26 s to 35 s contain the refusal.
+    assert np.flatnonzero(held_up[0]).tolist() == [0, 1, 2, 3, 4, 5]

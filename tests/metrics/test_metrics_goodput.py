@@ -262,3 +262,10 @@ def test_the_order_of_the_records_makes_no_difference(rows, targets, rng):
         counts.append((one.met, one.asked, one.wasted, sorted(one.slack_s.tolist())))
     assert counts[0] == counts[1]
     assert not any(isnan(slack) for slack in counts[0][3])
+
+
+def test_requests_beyond_the_announced_demand_count_as_demanded():
+    made = requests(request(1.0), request(2.0, ttft=3.0), request(3.0, ttft=3.0))
+    made_by = programs({"demand_requests": 1, "requests": 3, "arrival_s": 1.0})
+    json = summary_of(made, made_by, log(), replace(promised(QUICK, QUICK), horizon_s=200.0))
+    assert json["goodput_ratio"] == 1 / 3

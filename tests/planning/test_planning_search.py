@@ -4,7 +4,14 @@ from itertools import product
 
 import pytest
 
-from fairbench.planning.search import SmallestSize, bisected, every_size, is_monotone, largest
+from fairbench.planning.search import (
+    SmallestSize,
+    _cheaper,
+    bisected,
+    every_size,
+    is_monotone,
+    largest,
+)
 
 
 def searched(search, enough):
@@ -90,3 +97,15 @@ def test_users_that_suffice_beyond_a_failure_are_reported_as_not_monotone():
     found, asked = searched(largest(4, 64, lambda one: True), lambda one: one in (4, 5, 7))
     assert asked == [4, 8, 6, 5, 7]
     assert (found.smallest, found.monotone) == (7, False)
+
+
+def test_a_choice_is_cheaper_than_the_first_choice_with_the_same_load():
+    keys = ("load", "gpus", "cost")
+    rows = [
+        {"replicas": 1, "timing_profile": "p", **dict(zip(keys, one, strict=True))}
+        for one in ((1.0, 2, 4.0), (1.0, 1, 3.0), (2.0, 6, 12.0), (2.0, 4, 8.0), (2.0, 7, 14.0))
+    ]
+    # Rows 3 and 4 cost more than the first row, which has half of their load.
+    assert _cheaper(rows) == [1, 3]
+    rows[2]["replicas"] = rows[2]["gpus"] = rows[2]["cost"] = None
+    assert _cheaper(rows) == [1, 4, 3]

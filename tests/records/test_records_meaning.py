@@ -362,3 +362,11 @@ def test_states_of_opentelemetry_are_read(write, word, failed):
 def test_times_are_rounded_to_the_nearest_nanosecond(write):
     _, table = both(write(rows_of(time=lambda n: 0.29 * n)))
     assert table.arrival_s.tolist() == [0.0, 0.29, 0.58, 0.87, 1.16, 1.45]
+
+
+@pytest.mark.parametrize("outputs", [(1, 50, 3), (50, 3, 4), (3, 4, 50)])
+def test_the_largest_output_among_the_lines_of_a_request_is_kept(write, outputs):
+    row = rows_of(request_id="r")[0]
+    scored, table = both(write([row | {"output_tokens": one} for one in outputs]))
+    assert scored.requests.output_tokens.tolist() == [50]
+    assert table.output_tokens.tolist() == [50]

@@ -360,7 +360,10 @@ def test_colours_appear_only_if_requested():
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(None, "-"), (0.0, "0.00"), (1.234, "1.23"), (12.34, "12.3"), (12_345.6, "12,346"), (7, "7")],
+    [
+        *((None, "-"), (0.0, "0.00"), (1.234, "1.23"), (12.34, "12.3"), (12_345.6, "12,346")),
+        *((-1.234, "-1.23"), (-12.34, "-12.3"), (-12_345.6, "-12,346"), (7, "7"), (-7, "-7")),
+    ],
 )
 def test_numbers_are_formatted(value, expected):
     assert number(value) == expected

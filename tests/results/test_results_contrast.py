@@ -16,7 +16,7 @@ from fairbench.results.comparison import (
     runs_below,
     sides_of,
 )
-from fairbench.results.intervals import Decision
+from fairbench.results.intervals import Decision, seeds_needed
 from tests.gate.gate_helpers import store
 from tests.results.comparison_helpers import stored
 
@@ -203,3 +203,20 @@ def test_metrics_have_a_worse_side_and_include_clients_on_request(tmp_path):
         check_metrics(["duration"], [side])
     found = contrast(side, side, [f"clients.{name}.p99_s"])
     assert f"{name}: P99, s" in contrast_text([found])
+
+
+def test_more_seeds_are_those_that_the_deciding_ratios_need(tmp_path):
+    """Loads differ by a factor of 100, so differences in seconds would need many more seeds."""
+    waits = {"vtc": (1.0, 10.0, 100.0), "lpm": (0.8, 9.9, 60.0)}
+    found = contrast(*sides(tmp_path, **{name: {P99: w} for name, w in waits.items()}), [P99])
+    (row,) = found.metrics
+    assert row.decision is Decision.INCONCLUSIVE
+    # logarithms of 0.8, 0.99 and 0.6: mean -0.248, deviation 0.254
+    assert row.more_seeds == seeds_needed(0.2480, 0.2539) - 3
+    assert row.more_seeds < row.difference.more_seeds()
+
+
+@pytest.mark.parametrize(("after", "exact"), [((9.0, 9.0, 9.0), True), ((8.0, 20.0, 9.0), False)])
+def test_differences_are_exact_only_if_neither_side_depends_on_the_seed(tmp_path, after, exact):
+    found = contrast(*sides(tmp_path, vtc={P99: (8.0,) * 3}, lpm={P99: after}), [P99])
+    assert ("all seeds gave the same results" in contrast_text([found])) is exact

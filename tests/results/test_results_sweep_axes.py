@@ -92,3 +92,11 @@ def test_words_and_single_values_are_no_axis(names):
 def test_values_far_apart_are_logarithmic_and_close_ones_have_no_tick_each(values, is_log, ticks):
     (axis,) = axes_of(cells(*(f"tot s1 dp 1 x={value} | vtc" for value in values)))
     assert (axis.is_log, axis.ticks) == (is_log, ticks)
+
+
+def test_a_constant_line_is_as_long_as_the_lines_of_its_own_configuration():
+    names = [f"chat s1 dp 1 | dlpm dlpm.quantum={value}" for value in (10, 20)]
+    names += [f"tot s1 dp 1 | dlpm dlpm.quantum={value}" for value in (300, 400)]
+    found = lines(*names, "chat s1 dp 1 | lpm", "tot s1 dp 1 | lpm")["dlpm.quantum"]
+    assert found["chat s1 dp 1 | lpm"] == [10, 20]
+    assert found["tot s1 dp 1 | lpm"] == [300, 400]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.parts import worker_credits
-from fairbench.schedulers.peers import Changes, Heard, Terms, Totals
+from fairbench.schedulers.peers import Changes, Heard, RoutersParams, Terms, Totals
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from tests.schedulers.gateway.gateway_helpers import Desk
 from tests.strategies import examples
@@ -204,3 +204,11 @@ def test_only_changed_clients_of_ten_thousand_are_sent():
     for client in ("c5", "c7", "c5"):
         one.serve(client, 10)
     assert list(one.part.export_totals(version).charged) == ["c7", "c5"]
+
+
+@pytest.mark.parametrize(
+    ("given", "forget_s"),
+    [({}, 1.0), ({"every_s": 1.0, "delay_s": 0.5}, 9.0), ({"delay_s": 2.0, "forget_s": 3.0}, 3.0)],
+)
+def test_a_silent_router_is_forgotten_after_six_intervals_and_delays(given, forget_s):
+    assert RoutersParams(ahead_tok_s=50.0, **given).terms(4) == Terms(200.0, forget_s)

@@ -5,12 +5,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairbench.errors import UsageError
+from fairbench.schedulers.accounts.deficit_credits import Credits
 from fairbench_engines.rank_accounts import ranks_of
 from fairbench_load.plugin_config import plugin_config
 from tests.schedulers.rank_engines import server_of
 
 QUANTUM = 200
 LOCALS = {"vtc": {}, "dlpm": {"dlpm.quantum": QUANTUM}}
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "here", "cancelled"),
+    [
+        (5.0, -9.0, False),  # the clients with credit wait at the other rank alone
+        (-5.0, -9.0, True),  # no client there has credit
+        (5.0, 9.0, True),  # a client that waits here has credit of its own
+        (-5.0, 9.0, True),
+    ],
+)
+def test_loans_end_unless_all_clients_with_credit_wait_elsewhere(elsewhere, here, cancelled):
+    credits = Credits(100.0, 2)
+    for client in ("there", "a", "b"):
+        credits.begin_request(client)
+    credits.of |= {"there": elsewhere, "a": here, "b": -10.0 + 50.0}
+    credits.loans["b"] = 50.0
+    credits.elsewhere = {"there": True}
+    credits.call_in(["a", "b"])
+    assert (credits.of["b"], credits.loans) == ((-10.0, {}) if cancelled else (40.0, {"b": 50.0}))
 
 
 def flood(server, steps, lights=(0,), *, light=6, heavy=20, prompt=10, output=10):

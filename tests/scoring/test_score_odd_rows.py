@@ -396,3 +396,12 @@ def test_thousands_may_have_commas(tmp_path, tokens):
 def test_other_commas_make_no_number(tmp_path, tokens):
     with pytest.raises(DataError, match="input_tokens"):
         scored_rows(tmp_path, {"input_tokens": tokens})
+
+
+def test_gaps_between_tokens_show_that_an_uncounted_answer_had_output(tmp_path):
+    given = [{"output_tokens": 0}, {"output_tokens": 0, "itls": [0.05, 0.15]}]
+    scored = scored_rows(tmp_path, *given)
+    assert scored.requests.status.tolist() == [REFUSED, FINISHED]
+    assert scored.remarks == (
+        "1 request that ended without any output token, and counts as failed",
+    )

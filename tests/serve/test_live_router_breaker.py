@@ -2,13 +2,17 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 
 import pytest
 
 from fairbench_load import headers
 from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve import breaker
-from fairbench_serve.breaker import Breakers
+from fairbench_serve.breaker import Breakers, Refusals
+from fairbench_serve.exchange import WorkerFailed
+from fairbench_serve.ingress import AttemptFailure
+from fairbench_serve.retries import Attempts, Tries
 from tests.load.live_null_server import Fault, null_server
 from tests.serve.live_router import (
     COMPLETIONS,
@@ -371,3 +375,20 @@ def test_kept_connections_that_workers_have_closed_cost_no_answer():
         return found, up
 
     assert asyncio.run(run()) == ([200] * 48, {0, 1})
+
+
+def test_a_worker_that_serves_the_retry_of_its_own_failure_is_not_blamed():
+    breakers, refusals, ejected = Breakers(2, Clock()), Refusals(Clock()), []
+    attempts = Attempts(
+        *((), None, SimpleNamespace(up={0, 1}, eject=ejected.append), None),
+        *(breakers, refusals, None, None),
+    )
+    failed = WorkerFailed(0, AttemptFailure.BROKE)
+    tries = Tries(7, 10, "ann", (), has_key=False, failures=[failed])
+    attempts._judge(0, tries)
+    # Two failures that worker 1 makes good are not three in a row.
+    for _ in range(2):
+        attempts._judge(1, tries)
+        assert ejected == []
+    attempts._judge(1, tries)
+    assert ejected == [0]

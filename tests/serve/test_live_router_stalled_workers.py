@@ -3,12 +3,13 @@
 import asyncio
 import json
 from contextlib import AsyncExitStack, suppress
+from types import SimpleNamespace
 
 import pytest
 from aiohttp import web
 
 from fairbench_load import headers
-from fairbench_serve.health import LONGEST_STALLS, PROOF
+from fairbench_serve.health import LONGEST_STALLS, PROOF, WorkerWatch
 from tests.serve.live_router import (
     CHAT,
     COMPLETIONS,
@@ -314,3 +315,27 @@ def test_a_worker_without_token_counts_may_take_as_long_as_its_longest_answer(to
     status, took_s = asyncio.run(run(tokens))
     assert status == 502
     assert took_s >= least_s - 0.1
+
+
+def test_the_longest_answer_of_a_worker_without_token_counts_sets_its_time(monkeypatch):
+    async def no_page(*_):
+        return None
+
+    def flight(tokens):
+        request = SimpleNamespace(max_new_tokens=tokens)
+        return SimpleNamespace(request=request, first_token_s=None, paused=False)
+
+    async def stalled_after_s(*tokens):
+        stalled = []
+        desk = SimpleNamespace(flights={0: [flight(one) for one in tokens]})
+        watch = WorkerWatch([None], desk, None, 1.0, stalled.append)
+        passed_s = 0.0
+        while not stalled:
+            passed_s += 0.25
+            await watch._look(0, 0.25)
+        return passed_s
+
+    monkeypatch.setattr("fairbench_serve.health.page_of", no_page)
+    # 0.1 s per token, at least one and at most five stall timeouts of 1 s
+    for tokens, limit_s in (((5,), 1.0), ((5, 30, 10), 3.0), ((30, 5), 3.0), ((5, 999), 5.0)):
+        assert asyncio.run(stalled_after_s(*tokens)) == limit_s

@@ -258,6 +258,21 @@ def test_lfu_drops_the_least_used_tokens():
     assert [tokens[0][0] for tokens, _ in pool.evicted] == ["once"]
 
 
+def test_lfu_adds_the_uses_of_an_evicted_end_to_the_beginning_of_its_prompt():
+    pool = Pool("lfu", 30, {"x": 1.0})
+    begun = prompt("begin", 10)
+    used = [begun] * 2 + [(*begun, *prompt("end", 10))] * 2 + [prompt("other", 10)] * 3
+    for text in used:
+        pool.start("x", text)
+        pool.finish(0)
+    pool.start("x", prompt("new", 20))
+    # The end, with two uses, goes first. The beginning then has four, and the other prompt three.
+    assert [(tokens[-1][0], count) for tokens, count in pool.evicted] == [
+        ("end", 10),
+        ("other", 10),
+    ]
+
+
 @pytest.mark.parametrize("name", list(ALL_EVICTIONS))
 def test_whole_runs_keep_every_invariant(name):
     spec = small_spec("fcfs", "judge", pool=9_000, flags={"eviction": name})

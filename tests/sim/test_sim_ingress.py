@@ -13,9 +13,10 @@ from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.rpm import RPM
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.local.vtc_predict import PredictiveVTC
+from fairbench.schedulers.peers import Totals
 from fairbench.schedulers.routing.least_loaded import LeastLoaded
 from fairbench.sim.front import SimFleet
-from fairbench.sim.ingress import Ingress
+from fairbench.sim.ingress import Ingress, Peer, Unheard
 from fairbench.sim.run import Simulation
 from tests.invariants import check_all
 from tests.sim.sim_helpers import small_spec
@@ -225,3 +226,25 @@ def test_no_bound_is_claimed_where_requests_are_held_back():
     bound, reason = cluster_bound(Choosy(), VTC(VTC.Params()), 1)
     assert bound is None
     assert reason == "choosy queues requests, where vtc does not see them"
+
+
+def test_the_charges_that_a_router_has_not_heard_add_up_over_all_other_routers():
+    class Part:
+        """The sums of a router in one place, and the latest sums that it has heard of others."""
+
+        def __init__(self, charged, heard=()):
+            self._charged = {"x": {0: charged}, "y": {0: 1.0}}
+            self._heard = {origin: Totals(1, {"x": {0: sum_}}, {}) for origin, sum_ in heard}
+
+        def charged_totals(self):
+            return self._charged
+
+        def heard_totals(self):
+            return self._heard
+
+    parts = [Part(100.0, [("1", 2.0)]), Part(5.0), Part(7.0), Part(4.0, [("0", 100.0)])]
+    unheard = Unheard([Peer([part], lambda: None) for part in parts])
+    unheard.measure(0)
+    assert unheard.tokens == (5 - 2) + 7 + 4
+    unheard.measure(3)  # less is unheard there: 5 + 7 and nothing of router 0
+    assert unheard.tokens == 14

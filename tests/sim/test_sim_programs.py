@@ -257,3 +257,17 @@ def test_a_reacting_client_continues_after_its_only_program_is_refused():
     streams = [[(0.0, Calls(0, "x", (90, 5, 30))), (0.001, Calls(1, "x", (10, 2, 2)))]]
     found = finish(*cluster_of(streams, reaction=lambda ended: False))
     assert found.programs.status.tolist() == [REFUSED, FINISHED]
+
+
+def test_a_reacting_client_sees_its_wait_for_memory():
+    seen = []
+    streams = [[(0.0, Calls(n, "x", (10, 5, 5))) for n in range(3)]]
+
+    def always(ended):
+        seen.append(ended.ttft_s)
+        return True
+
+    # After the first end, two programs start, and memory has room for one prefill at a time.
+    requests = finish(*cluster_of(streams, pool=30, reaction=always), pool=30).requests
+    assert requests.admitted_s[2] > requests.arrival_s[2]
+    assert seen == pytest.approx((requests.first_token_s - requests.arrival_s).tolist())

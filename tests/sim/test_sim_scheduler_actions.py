@@ -187,6 +187,24 @@ class TestRoomLeftOnPurpose:
         assert held.admitted_ps == 50_000 * US
         assert held.status == other.status == FINISHED
 
+    def test_a_later_request_may_move_the_time_forward(self):
+        due_s = {"x": 0.08, "y": 0.05}
+
+        class Timed(self.Reserved):
+            def select(self, view, now_s):
+                for request in view.queue_order():
+                    if now_s >= due_s[request.client] and not (yield request):
+                        return
+
+            def wake_s(self, view, now_s):
+                return min(due_s[client] for client in view.clients())
+
+        home = Home(Timed())
+        late, early = home.send(10, 3), home.send(10, 3, at_ps=5_000 * US, client="y")
+        home.run()
+        assert early.admitted_ps == 50_000 * US
+        assert late.admitted_ps == 80_000 * US
+
     def test_a_busy_worker_asks_after_every_step(self):
         home = Home(self.Reserved())
         held = home.send(10, 3, client="y", at_ps=1)

@@ -207,6 +207,19 @@ def test_a_spare_block_is_evicted_before_used_ones_and_claims_stay():
     assert claims_of(pool.cache)[tokens_of(common)] == {"x", "y"}
 
 
+def test_new_blocks_of_a_request_belong_to_its_client_alone():
+    """y used the same four tokens as x, and was retracted before x went on."""
+    pool = BlockPool("lfu", 10, SIZE, CLIENTS)
+    common = prompt("common", 5)
+    assert (pool.start("x", common), pool.start("y", common)) == (0, 4)
+    pool.retract(1)
+    pool.decode()
+    claims = claims_of(pool.cache)
+    assert [claims[length] for length in sorted(claims, key=len)] == [{"x", "y"}] * 2 + [{"x"}]
+    held = pool.cache.residency.held
+    assert (held("x"), held("y")) == (4 / 2 + 2, 4 / 2)
+
+
 def test_a_shared_prefix_outlives_the_claim_of_the_client_above_its_share():
     pool = BlockPool("max-min", 12, SIZE, {"x": 1.0, "y": 1.0})
     for client in "xy":

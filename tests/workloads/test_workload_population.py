@@ -219,6 +219,13 @@ class TestPresence:
         ):
             plan_clients(spec(presence=windows), "s1", num_programs=3)
 
+    def test_clients_of_a_group_come_and_go_as_the_scenario_says_unless_the_group_differs(self):
+        usual, own = {"windows": [[0.0, 1.0]]}, {"windows": [[0.25, 0.5]]}
+        wrong = [{"client": 8}, {"client": 9, "presence": own}]
+        plans = plan_clients(spec(misbehaving=wrong, presence=usual), "s1")
+        expected = [own if n == 9 else usual for n in range(12)]
+        assert [plan.presence for plan in plans] == [ClientPresence(**one) for one in expected]
+
     @pytest.mark.parametrize(
         ("table", "said"),
         [

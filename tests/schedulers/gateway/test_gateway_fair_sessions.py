@@ -174,3 +174,13 @@ def test_counters_of_two_waiting_clients_differ_by_less_than_the_bound(turns, si
         elif both:
             start = abs(counters["a"] - counters["b"])
         together = both
+
+
+def test_the_session_that_is_idle_for_longest_makes_room_first():
+    gate = Gate(turns=1)
+    gate.visit("a1", 300, 1)
+    gate.at_s(10.0)
+    gate.visit("a2", 300, 1)
+    gate.turn("b3", 400)  # 200 are free, and a session of a uses 400
+    paused = gate.gateway._band(0).scheduler.pool()
+    assert [session.longest[0].key for session in paused] == ["a1"]

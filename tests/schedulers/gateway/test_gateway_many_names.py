@@ -98,3 +98,16 @@ def test_ten_thousand_names_take_no_more_memory_than_six_thousand(policy, monkey
     finally:
         tracemalloc.stop()
     assert after < before + 2**16
+
+
+def test_a_client_that_came_back_is_not_forgotten_as_idle(few):
+    clients = IdleClients()
+    for number in range(MOST):
+        clients.begin_request(f"c{number}")
+        clients.end_request(f"c{number}")
+    clients.begin_request("c0")
+    gone = []
+    for name in ("d0", "d1"):
+        clients.begin_request(name)
+        gone += clients.end_request(name)
+    assert gone == [f"c{number}" for number in range(1, 1 + BATCH)]

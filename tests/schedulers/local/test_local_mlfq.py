@@ -230,3 +230,19 @@ def test_every_request_ends_once_and_a_waiting_one_never_outranks_a_running_one(
     assert sorted(numbers(home.finished)) == list(range(len(requests)))
     assert not state
     assert home.scheduler._waiting._entries == {}
+
+
+def test_a_request_that_the_engine_retracts_waits_at_the_level_that_it_has_reached():
+    home = server()
+    long, newcomer = call(0, "a", new=99), call(1, "b", new=99)
+    home.arrive(long)
+    home.run_pass()
+    for _ in range(3):
+        home.step()
+    del home.produced[long]
+    home.scheduler.on_retract(long, home.view, home.now_s)
+    home.view.enter(long)
+    home.arrive(newcomer)
+    assert level(home, long) == 1
+    home.run_pass()
+    assert numbers(home.admitted) == [0, 1]

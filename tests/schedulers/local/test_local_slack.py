@@ -1,11 +1,13 @@
-"""Test that EDF leaves out only passes that would preempt no request."""
+"""Test the pace of a batch, and that EDF leaves out only passes that would preempt no request."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
-from fairbench.schedulers.base import Setup
+from fairbench.schedulers.base import Running, Setup
 from fairbench.schedulers.local.edf import EDF
+from fairbench.schedulers.parts.slack import Slack
 from tests.schedulers.local.local_server import Server
 from tests.strategies import examples
 
@@ -52,3 +54,17 @@ def test_a_pass_of_a_full_server_preempts_only_if_edf_says_so(calls, steps):
         says, before = edf.may_preempt(home.view, home.now_s), len(home.preempted)
         home.run_pass()
         assert says or len(home.preempted) == before
+
+
+def test_a_step_is_measured_with_one_more_request():
+    class PerRequest(Costs):
+        def decode_step_s(self, requests, context_tokens):
+            return requests / 10 + context_tokens / 1000
+
+    slack = Slack(30.0)
+    slack.prepare(Setup(costs=PerRequest()))
+    call = Request(0, "a", 0, 0, (Segment("p", 40),), 40, 9, 0.0, first_token_by_s=5.0)
+    slack.measure_step([])
+    assert slack.step_s == pytest.approx(0.1)
+    slack.measure_step([Running(call, 2, 42, 7), Running(call, 3, 58, 6)])
+    assert slack.step_s == pytest.approx(0.3 + 0.1)

@@ -167,3 +167,16 @@ def test_the_artifact_charges_requests_beyond_their_prediction_again():
         extra[form] = {client: after[client] - before[client] for client in "abc"}
     nothing, again = {"a": 0, "b": 0, "c": 0}, {"a": 0, "b": 2, "c": 0}
     assert extra == {"paper": nothing, "artifact-2023": nothing, "artifact": again}
+
+
+def test_the_artifact_does_not_charge_a_request_that_is_exactly_as_long_as_predicted():
+    at, call = desk(predictor="average", form="artifact"), Calls()
+    serve(at, call("a", tail=1, max_new=3), 3)  # so that a is predicted 3 tokens
+    exact, ended = call("a", tail=1, max_new=9), call("c", tail=1, max_new=4)
+    at.arrive(exact, ended)
+    at.run_pass()
+    produce(at, exact, 3)
+    produce(at, ended, 4)
+    before = at.scheduler.counters["a"]
+    at.scheduler.on_finish(ended)
+    assert at.scheduler.counters["a"] == before

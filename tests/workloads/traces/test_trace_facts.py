@@ -144,3 +144,11 @@ def test_even_gaps_are_not_bursty_despite_rounding(tmp_path):
     path.write_text(f"time,client,isl,osl\n{lines}", encoding="utf-8")
     shown = CliRunner().invoke(app, ["trace", "inspect", str(path)]).stdout
     assert "burstiness  0 (coefficient of variation" in shown
+
+
+def test_a_trace_begins_with_its_earliest_request_in_whatever_order_its_lines_are():
+    builder = TableBuilder("x")
+    for at_s in (7.5, 2.5, 4.0):
+        builder.add(row(at_s, "a", 10, 1))
+    assert builder.began_s == 2.5
+    assert builder.table().arrival_s.tolist() == [0.0, 1.5, 5.0]
