@@ -24,9 +24,9 @@ tests/sglang_cpu/release.sh 0.5.19
 tests/vllm_cpu/release.sh 0.33.0
 ```
 
-The scripts `release.sh` test the scheduler classes of the release on a CPU, with random request
-streams and small KV pools. In each iteration of a request stream, the tests compare the decisions
-of the plugin with those of the release without the plugin, and with those of the simulator.
+The scripts `release.sh` test an engine release's scheduler classes on a CPU, with random request
+streams and small KV pools. In each iteration of a request stream, the tests compare the plugin's
+decisions with those of the release without the plugin, and with those of the simulator.
 
 | column of the table below | meaning |
 |---|---|
@@ -63,7 +63,7 @@ requests |
 as one node, and splits the node when the request finishes (before 0.5.20: never) |
 
 Since SGLang 0.5.22, a request with `ignore_eos` reserves memory for all its output tokens. In the
-simulator, `engine.full_reservation` reserves this memory for every request, also in older releases.
+simulator, `engine.full_reservation` makes every request reserve memory for all output tokens.
 
 The SGLang plugin keeps prefix matches between scheduling passes, for both of SGLang's prefix caches
 (`RadixCache` and `UnifiedRadixCache`). With `UnifiedRadixCache` (a tree in Python), the plugin's
@@ -120,9 +120,9 @@ DETAILS = """
   and in `/v1/responses`, where SGLang without the plugin drops the key.
 - *CPU work.* Compared with SGLang's own FCFS, a step with the plugin executes 1.05 times as many
   Python bytecode instructions under `fcfs`, 1.07 times under `vtc`, 1.10 times under `lpm`, 1.12
-  times under `dlpm` and 1.38 times under `edf`. The counts of instructions are means over steps of
-  SGLang 0.5.23 with 256 running and 256 waiting requests (`python -m tests.benchmarks.plugin_step
-  --engine sglang --count --turns 8`).
+  times under `dlpm` and 1.38 times under `edf`. The ratios of bytecode instructions were measured
+  in steps of SGLang 0.5.23 with 256 running and 256 waiting requests (`python -m
+  tests.benchmarks.plugin_step --engine sglang --count --turns 8`).
 - *CPU time.* The plugin's overhead in CPU time is larger than its overhead in bytecode
   instructions, because instruction counts leave out work in C. On two cores shared with 40 other
   processes, a scheduling step took 2.7 ms on average with SGLang's own FCFS, 3.3 ms with the
@@ -158,8 +158,8 @@ DETAILS = """
 - *Images.* A client pays for all prompt tokens that vLLM assigns to an image. Two prompts share an
   image as a prefix only if the images are equal.
 - *Embeddings.* vLLM does not tell its scheduler which client sent a pooling request. With `--runner
-  pooling`, the plugin therefore serves requests in order of arrival, prints a message about this
-  when the server starts, reports the scheduler `fcfs`, and refuses an eviction policy.
+  pooling`, the plugin serves requests in order of arrival, reports the scheduler `fcfs`, prints a
+  message when the server starts, and refuses an eviction policy.
 - *Sessions.* The key `session_id` in the field `vllm_xargs` names the session of a request, because
   the request's own field `session_id` names the client. The eviction policy `retention` keeps the
   cached tokens of sessions.
@@ -201,12 +201,12 @@ client: a client that floods every rank receives no more than its share of the s
   `fairbench_rank_lag_seconds` is the age of the newest charge of another rank at the time of
   reading.
 
-In a test of vLLM 0.32.0 on a CPU (`vtc`, two ranks that each run two requests at a time), a client
-flooded both ranks over 40 connections. A well-behaved client had 4 connections to the first rank.
-With a shared account, the well-behaved client received 40% of the service, as with a single rank
-that runs four requests at a time. With a separate account at each rank, the well-behaved client
-received 23% of the service, and its median latency was 0.20 s instead of 0.11 s
-(`tests/vllm_cpu/test_vllm_cpu_ranks.py`, `tests/sglang_cpu/test_sglang_cpu_ranks.py`).
+In a test of vLLM 0.32.0 on a CPU (`vtc`, two ranks that each run two requests at a time), one
+client flooded both ranks over 40 connections, and a well-behaved client had 4 connections to one
+rank. With accounts shared between ranks, the well-behaved client received 40% of the service, as
+with one rank that runs four requests at a time. With separate accounts at each rank, the
+well-behaved client received 23% of the service, and its median latency was 0.20 s (shared accounts:
+0.11 s; `tests/vllm_cpu/test_vllm_cpu_ranks.py`, `tests/sglang_cpu/test_sglang_cpu_ranks.py`).
 """
 
 SERVERS = {("SGLang", "0.5.23"), ("vLLM", "0.32.0")}

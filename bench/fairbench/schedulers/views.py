@@ -39,7 +39,7 @@ class Scan(Protocol):
 
 
 class Running(NamedTuple):
-    """A running request, with its output tokens and its KV memory in tokens.
+    """A ``Running`` describes a running request, its output tokens and its KV memory in tokens.
 
     ``held_tokens`` is the context length of the request, including a shared prefix.
     ``reserved_tokens`` is the KV memory in tokens that the engine reserves for the request's future
@@ -53,7 +53,7 @@ class Running(NamedTuple):
 
 
 class ClientLoad(NamedTuple):
-    """The totals of a client's running requests; ``decode_steps`` counts output tokens."""
+    """A client load sums up a client's running requests; ``decode_steps`` counts output tokens."""
 
     requests: int
     held_tokens: int

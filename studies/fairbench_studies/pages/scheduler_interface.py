@@ -49,18 +49,18 @@ def scheduler_interface() -> str:
     return "\n".join(sections)
 
 
-def _values(described: type) -> str:
+def _values(kind: type) -> str:
     """Return the fields of a class with types, followed by the explanations in the docstring."""
-    names = ", ".join(f"`{name}: {kind}`" for name, kind in _fields(described))
-    head, _, explained = _text(described).replace("``", "`").partition("\n\n")
-    told = explained if is_dataclass(described) else f"{head}\n\n{explained}".strip()
-    return f"## {described.__name__}\n\nA `{described.__name__}` contains {names}.\n\n{told}\n"
+    names = " and ".join(", ".join(_fields(kind)).rsplit(", ", 1))
+    head, _, explained = _text(kind).replace("``", "`").partition("\n\n")
+    told = explained if is_dataclass(kind) else f"{head}\n\n{explained}".strip()
+    return f"## {kind.__name__}\n\nA `{kind.__name__}` has the fields {names}.\n\n{told}\n"
 
 
-def _fields(described: type) -> Iterator[tuple[str, str]]:
+def _fields(described: type) -> Iterator[str]:
     for name, kind in inspect.get_annotations(described).items():
         written = FINAL.sub(r"\1", str(getattr(kind, "__forward_arg__", kind)))
-        yield name, ALIASES.get(written, written)
+        yield f"`{name}: {ALIASES.get(written, written)}`"
 
 
 def _section(name: str, described: type, summary: str) -> str:
