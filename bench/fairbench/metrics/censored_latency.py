@@ -53,7 +53,7 @@ class Sample:
 
     @property
     def n(self) -> int:
-        """The number of latencies, including lower bounds and refused requests."""
+        """The number of measured latencies, lower bounds on latencies and refused requests."""
         return len(self.known_s) + len(self.more_than_s) + self.refused
 
 
@@ -190,7 +190,7 @@ def _first_tokens(
 def _arrived_requests(
     requests: Requests, programs: Programs, arrived: Flags, clients: int
 ) -> tuple[Ints, Ints]:
-    """Return the rows of requests whose programs ``arrived`` marks, and the requests' clients.
+    """Return the rows and clients of the requests of programs that are true in ``arrived``.
 
     If programs of several clients have equal ids, each request counts for each of these clients.
     """
@@ -241,7 +241,8 @@ def mean_of_clients(
 ) -> Noted:
     """Return the mean of a latency percentile over the clients with the indices ``counted``.
 
-    If the mean is not finite, the reason names a client whose percentile is not finite.
+    If the mean of the percentiles is not finite, the returned reason names a client whose
+    percentile is not finite.
     """
     every, reason = cohorts.percentiles(percent), NO_VICTIM
     undefined = next((one for one in counted if not isfinite(every[one].value_s)), None)
@@ -256,7 +257,8 @@ class WellBehaved:
 
     A well-behaved client without work in the window is left out, because nothing could delay it. A
     client whose only work is a program from before the window is kept, because a waiting client may
-    send nothing more. If no well-behaved client had work, all well-behaved clients are kept.
+    send nothing more. If no well-behaved client had work in the window, no well-behaved client is
+    left out.
     """
 
     def __init__(self, programs: Programs, cohorts: Ranked, facts: Facts, lost: str) -> None:

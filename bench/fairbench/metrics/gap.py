@@ -4,8 +4,8 @@
 waiting clients. Input counts as service at admission, and recomputed tokens do not count. A booking
 is a number of tokens that counts as a client's service from one instant on.
 
-The search for the largest gap divides time into short intervals (``Cells``). Each client's service
-at the start and the end of a cell limits the service difference of two clients inside the cell
+The search for the largest gap divides time into short intervals (``Cells``). The service of two
+clients at the start and the end of an interval (cell) bounds their service difference inside it
 (``Pairs``). Only cells that may contain the largest difference are examined at every instant at
 which a client's service grows (``Inside``).
 """
