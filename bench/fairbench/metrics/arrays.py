@@ -44,8 +44,8 @@ def part_bounds(start_s: Floats) -> list[int]:
 def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
     """Return ``count`` consecutive whole numbers for each row, beginning with ``first``.
 
-    ``first`` and ``count`` have the shape (n_rows,). The two returned arrays have equal length.
-    They contain, for each returned whole number, the row that it belongs to, and the number itself.
+    ``first`` and ``count`` have the shape (n_rows,). The two returned arrays contain, for each
+    returned whole number, its row, and the number itself.
     """
     row = np.repeat(np.arange(len(first)), count)
     number: Ints = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + first[row]
@@ -69,8 +69,7 @@ def portions(length: Ints, most: int) -> Iterator[slice]:
 def in_order(client: Ints, clients: int) -> tuple[Ints, Ints]:
     """Return row numbers sorted by client, and the position of each client's first row.
 
-    Rows of one client keep their order. The returned array of bounds ends with the total number of
-    rows.
+    Rows of one client keep their order. The array of bounds ends with the number of rows.
     """
     # numpy sorts two-byte integers by radix sort, which is ten times as fast as its other sorts.
     order = np.argsort(client.astype(np.uint16) if clients <= 2**16 else client, kind="stable")

@@ -241,8 +241,7 @@ def mean_of_clients(
 ) -> Noted:
     """Return the mean of a latency percentile over the clients with the indices ``counted``.
 
-    If the mean of the percentiles is not finite, the returned reason names a client whose
-    percentile is not finite.
+    If the mean is not finite, a reason names a client whose percentile is not finite.
     """
     every, reason = cohorts.percentiles(percent), NO_VICTIM
     undefined = next((one for one in counted if not isfinite(every[one].value_s)), None)
@@ -257,8 +256,7 @@ class WellBehaved:
 
     A well-behaved client without work in the window is left out, because nothing could delay it. A
     client whose only work is a program from before the window is kept, because a waiting client may
-    send nothing more. If no well-behaved client had work in the window, no well-behaved client is
-    left out.
+    send nothing more. If no well-behaved client had work, none is left out.
     """
 
     def __init__(self, programs: Programs, cohorts: Ranked, facts: Facts, lost: str) -> None:

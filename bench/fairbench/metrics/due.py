@@ -76,9 +76,9 @@ def calls_of(
 ) -> tuple[CallDelays, list[tuple[Ints, Unmade]]]:
     """Return the calls that were sent, and the programs with calls that were never sent.
 
-    The list has an element for each client with unsent calls: the row numbers of its programs with
-    unsent calls, and the unsent demand of each program (``Unmade``). The function ``served``
-    estimates how long calls take without delays.
+    The returned list has an element for each client with unsent calls. The element contains the row
+    numbers of the client's programs with unsent calls, and these programs' unsent demand. The
+    function ``served`` estimates how long calls take without delays.
     """
     owner = _program_rows(requests, programs)
     output, unsent = _lengths(requests, programs, owner, facts.weights)
@@ -142,8 +142,7 @@ def _late(requests: Requests, lost_s: Floats) -> Floats:
 def _predecessors(requests: Requests) -> Ints:
     """Return, for each call, the row of its predecessor in the program, or -1 if it has none.
 
-    Of the calls one level less deep that finish before a call arrives, its predecessor finishes
-    last.
+    The predecessor is one level less deep than the call and finishes last before the call arrives.
     """
     ended = np.flatnonzero(requests.status == FINISHED)
     count = len(requests)
@@ -241,7 +240,7 @@ class Unmade:
 
 
 class _RequestedPart:
-    """The mean fraction of a program's demand that is due at a given time after its arrival.
+    """The fraction of finished programs' total demand that was due by a given time after arrival.
 
     ``ages_s`` are the times in seconds from a program's arrival until each call was due, and
     ``amounts`` are the sizes of the calls in weighted tokens.

@@ -180,9 +180,8 @@ def judged_shares(
 ) -> Floats:
     """Return the share of each client in each window, at most 1; NaN if the client is not judged.
 
-    A client is judged in a window if its calls waited and its fair share was at least
-    ``least_requests`` mean requests. Arrays have the shape (n_clients, n_windows), and amounts are
-    weighted tokens.
+    A client is judged in a window if it was delayed and its share was at least ``least_requests``
+    mean requests. Arrays have the shape (n_clients, n_windows), and amounts are weighted tokens.
     """
     judged = held_up & (entitlement > 0)
     judged &= entitlement >= least_requests * line.request_cost[:, np.newaxis]
@@ -198,8 +197,7 @@ def least_by_client(
     """Return each client's lowest share of its entitlement in any window of ``length_s`` seconds.
 
     A client is judged only in windows in which its fair share was at least ``least_requests`` times
-    the mean size of its requests. A client that is judged in no window has the share NaN of its
-    entitlement.
+    the mean size of its requests. The result is NaN for a client that is judged in no window.
     """
     ratio = judged_shares(line, *line.window_shares(line.window_cells(length_s)), least_requests)
     none: Flags = np.asarray(np.isnan(ratio).all(axis=1))

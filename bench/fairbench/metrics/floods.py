@@ -143,8 +143,8 @@ FEW = 5  # A flood that delayed fewer than this number of requests did no harm.
 class Victim(NamedTuple):
     """A client (by index) whose requests were delayed by a flood.
 
-    The flood delayed ``requests`` of the client's requests, whose median wait was ``median_s``
-    seconds. ``usual_s`` is the client's usual wait in seconds.
+    From the flood's first to its last delay, the client sent ``requests`` requests, whose median
+    wait was ``median_s`` seconds. ``usual_s`` is the client's usual wait in seconds.
     """
 
     client: int

@@ -2,8 +2,8 @@
 
 A client's part is 1/n of the speed and of the KV pool of every replica, where n is the sum of all
 weights divided by the client's weight. The number of replicas stays the same, so that requests are
-routed as in the whole cluster. An iteration takes n times its usual time, which reduces the speed
-to 1/n.
+routed as in the whole cluster. An iteration of a lone client takes n times as long as on the whole
+cluster.
 """
 
 from __future__ import annotations
