@@ -43,7 +43,7 @@ class ResidencyLog(Protocol):
     def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
         """Record that the number of a client's tokens in memory changed by ``change``.
 
-        ``holders`` clients share these tokens. The client ``by``, if any, caused their eviction.
+        ``holders`` clients share the tokens. If tokens were evicted, client ``by`` caused this.
         """
 
 
@@ -159,7 +159,7 @@ class PinAudit:
         self.lost_tokens += other.lost_tokens
 
 
-# a tolerance in tokens, because shares of clients are rounded sums of fractions
+# the tolerance for clients' memory (in tokens), which is a rounded sum of fractions
 ROUNDING = 1e-6
 
 
@@ -309,7 +309,7 @@ class Claims(Generic[N]):
             return 0
         if self.by_client is None:
             return self._end(leaf, queue, by, short)
-        # A client is protected if it is within its share and another client needs the memory.
+        # ``queue``'s client should lose no tokens to client ``by`` if it is within its share.
         protected = (
             by is not None
             and queue not in (by, self._others)
@@ -434,8 +434,8 @@ class Claims(Generic[N]):
     def is_open_leaf(self, node: N, queue: str) -> bool:
         """Return whether the policy may evict a node of the eviction queue ``queue``.
 
-        Tokens in use are not evicted. A node with a second, unused copy qualifies. Any other node
-        qualifies if the queue's clients claim none of its children.
+        Tokens in use are not evicted. A node with a second, unused copy may be evicted. A node
+        without one may be evicted if the queue's clients claim none of its children.
         """
         if not node.holders or self._memory.is_pinned(node):
             return False

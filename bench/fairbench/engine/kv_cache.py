@@ -68,7 +68,7 @@ class PrefixCache(MatchCache[N], Protocol[N]):
     root: N
 
     def descend(self, node: N, prompt: Prompt, place: Place, limit: int) -> tuple[N, Place]:
-        """Follow the prompt from ``node``, at position ``place``, down to depth ``limit``."""
+        """Follow the prompt from ``node``, which ends at ``place``, to at most ``limit`` tokens."""
 
     def match(self, prompt: Prompt, limit: int) -> tuple[N, Place]:
         """Follow the prompt from the root down to depth ``limit``."""
@@ -110,7 +110,7 @@ class KVNode(Node):
 
 KVWaiter = AttachedRequest[KVNode]
 # A node's ``Waiters`` are the waiting requests whose cached prefix ends at the node, grouped by
-# their first uncached token (``next_key``). The key None means that the whole prompt is cached.
+# their first uncached token (``next_key``). Requests with the key None have no uncached token.
 Waiters = dict[tuple[str, int] | None, dict[KVWaiter, None]]
 
 
@@ -243,8 +243,8 @@ class KVCache(PrefixTree[KVNode]):
 
     def _list_if_leaf(self, node: KVNode) -> None:
         if not (node.listed or node.locks or node.children or node is self.root):
-            # The eviction rank in the heap may be too low, because it ignores waiting requests that
-            # use the prefix.
+            # A leaf's eviction rank in the heap may be lower than its true rank, because it ignores
+            # waiting requests that use the leaf.
             node.listed = True
             rank = self.policy.rank(new_tuple(Leaf, (node.last_access, 0, 0.0, False)))
             heappush(self._leaves, (rank, node.number, node))

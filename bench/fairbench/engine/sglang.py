@@ -214,7 +214,7 @@ class SGLangReplica(EngineLoop[KVNode]):
             held = cache.capacity - cache.free - cache.evictable + size
             saved_ps = self._profile.saved_ps(max(0, batch.context_tokens - held))
         if self._has_tail:
-            # The longest sequences slow a step down; ``lengths`` are those at joining the batch.
+            # Long sequences slow a step down. ``lengths`` are those when sequences joined.
             lengths = [one.request.input_tokens + one.produced for one in batch.sequences]
             saved_ps -= self._profile.tail_ps(lengths)
         self._start_run(steps, saved_ps)
@@ -647,7 +647,7 @@ RETRACT_DECODE_STEPS = 20
 class NewTokenRatio:
     """SGLang's ``new_token_ratio``: the reserved fraction of running requests' future outputs.
 
-    In 600 decode steps, the ratio falls from min(0.7 * conservativeness, 1) to 14% of this start
+    In 600 decode steps, the fraction falls from min(0.7 * conservativeness, 1) to 14% of this start
     value. ``ratio_after`` computes ``new_token_ratio`` on demand.
     """
 

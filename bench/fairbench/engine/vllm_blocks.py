@@ -372,14 +372,14 @@ class BlockCache(BlockTree):
         self.shared = 0
         self.on_evict = on_evict
         self.prefix_caching = prefix_caching
-        # ``_end`` closes the circular list of unused copies.
+        # ``_end`` closes the circular list of unused copies of blocks.
         self._end = RunCopy(self.root, set())
         self._end.before = self._end.after = self._end
         # ``_row`` describes adjacent evicted blocks that are not reported yet: their prompt, and
         # the position at which they end. ``_row_tokens`` counts the tokens of unreported blocks.
         self._row: tuple[Prompt, int] = ((), 0)
         self._row_tokens = 0
-        # If ``_above``, the parent of the evicted blocks, is evicted next, it joins their report.
+        # If ``_above``, the parent of ``_row``, is evicted next, both are reported together.
         self._above: BlockNode | None = None
 
     # Memory in tokens
@@ -695,7 +695,7 @@ class ClientBlockCache(BlockCache):
         return bool(node.waiters)
 
     def end_use(self, node: ClaimedRun) -> None:
-        """Do nothing: a request frees parent blocks last, so their last use is already later."""
+        """Do nothing. Requests free parent blocks last, so parents are used later than children."""
 
     def cut(self, node: ClaimedRun, tokens: int) -> None:
         """Split a long node; ``node`` keeps its last ``tokens`` tokens, rounded up to blocks."""

@@ -99,8 +99,8 @@ class Ranked:
         least = _interpolate(self._least, low, high, part)
         open_ended = least != _interpolate(self._most, low, high, part)
         unsure = self._unknown[low] | self._unknown[high]
-        # A censored percentile prints as "> x". If the true percentile may be exactly x, the code
-        # reduces x to the next smaller number, so that "> x" is true.
+        # A percentile known to be at least x prints as "> x". If the true percentile may be exactly
+        # x, the code reduces x to the next smaller number, so that "> x" is true.
         below = np.where(open_ended & ~unsure, np.nextafter(least, -np.inf), least)
         value_s[some], censored[some] = below, open_ended
         return list(map(Percentile, value_s.tolist(), censored.tolist()))

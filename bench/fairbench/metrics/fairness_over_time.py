@@ -1,10 +1,10 @@
 """Max-min fair shares over time: in sliding windows, and in periods in which clients wait.
 
-A client's share of a whole run misses a flood whose backlog drains before the end, because all
-service has been received by then. In a sliding window, a client that waits while other clients are
-served loses share, even if it is served later. Service counts as due when the client would have
-received it without waiting for admission. A large batch that slows all clients equally does not
-lower any client's share.
+If a flood's backlog drains before the run ends, a client's share over the whole run does not show
+the flood, because all service has been received by then. In a sliding window, a client that waits
+while other clients are served loses share, even if it is served later. Service counts as due when
+the client would have received it without waiting for admission. A large batch that slows all
+clients equally does not lower any client's share.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ MOST_CELLS = 400_000
 
 # A client is judged in a window only if its calls waited for at least half of the window.
 LEAST_BACKLOG = 0.5
-# A client is judged only if its fair share is at least four requests of mean size. In a smaller
-# share, a single late request of a fair scheduler would weigh too much.
+# A client is judged only if its fair share is at least four requests of mean size. If a client's
+# fair share were smaller, one late request would weigh too much.
 LEAST_REQUESTS = 4.0
 
 

@@ -117,8 +117,8 @@ def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cel
     """Divide the run into time cells, in each of which about the same number of log rows ends.
 
     The number of time cells is limited, so that a table of cells and clients is no larger than the
-    log. With more than ``FEW`` clients, there are at most four times the square root of the number
-    of rows.
+    log. With more than ``FEW`` clients, the limit is four times the square root of the number of
+    log rows.
     """
     clients, rows = len(facts.clients), len(log)
     most = MANY_CELLS if clients <= FEW else 4 * isqrt(rows)
@@ -204,7 +204,7 @@ class _Part(NamedTuple):
             touching = touching[np.argsort(part.start_s[touching], kind="stable")]
         rows = touching[in_order(part.client[touching], clients)[0]]
         before = part.client[rows] * len(cells)
-        # Small integers save memory, because the parts of a large log stay in memory together.
+        # Numbers of rows and pairs are stored as small integers, because all parts stay in memory.
         small = np.min_scalar_type(-max(len(part), clients * len(cells)))
         stretch = own.of_row[rows]
         return cls(
@@ -273,7 +273,7 @@ class BookingsByCell:
         )
 
 
-CELLS_AT_ONCE = 2**18  # Bounds for at most this number of cells are in memory at a time.
+CELLS_AT_ONCE = 2**18  # Bounds on service differences are in memory for this number of cells.
 
 
 class Joint(NamedTuple):
@@ -369,10 +369,10 @@ def gap_bounds(cells: Cells, joint: Joint) -> tuple[Floats, Floats]:
 class Differences(NamedTuple):
     """Bounds on the service difference of two clients in each time cell in which both wait.
 
-    Each array element is for a cell ``cell`` of the interval in row ``row`` of a ``Joint`` table;
-    ``begin`` has the index of each interval's first element. The service difference in a cell lies
-    between ``least`` and ``most``. ``edge`` is the service difference at the start of a cell, or
-    NaN in the first cell of an interval.
+    Arrays have an element for each time cell of each interval: the interval is row ``row`` of a
+    ``Joint`` table. ``begin`` has the index of each interval's first element. The service
+    difference in a cell lies between ``least`` and ``most``. ``edge`` is the service difference at
+    the start of a cell, or NaN in the first cell of an interval.
     """
 
     row: Ints
@@ -492,7 +492,7 @@ class Inside:
         return service
 
 
-PAIRS_AT_ONCE = 2**16  # Bounds are computed for at most this number of pairs at once.
+PAIRS_AT_ONCE = 2**16  # Bounds are computed at once for this number of pairs of clients.
 MOST_LISTED = 2**18
 # The search first examines 8 intervals in which two clients wait, and then 4,096 at a time.
 EXAMINED_FIRST, EXAMINED_AT_ONCE = 8, 2**12

@@ -106,8 +106,8 @@ class Requests(Table):
     - ``estimated`` is 1 if a server did not report the request's tokens; None if all tokens are
       known.
     - ``compulsory_tokens`` is the number of prompt tokens, at least 1, that no earlier prompt or
-      answer of the run contains. The column is 0 for an unfinished request, and None if the content
-      of prompts is unknown.
+      answer of the run contains. An unfinished request has 0 compulsory tokens; the column is None
+      if prompts are unknown.
     """
 
     request_id: Ints

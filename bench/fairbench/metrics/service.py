@@ -125,8 +125,8 @@ def _step_end(start_s: Floats, first_s: Floats, growth_s: Floats, number: Ints) 
     return end_s
 
 
-# Uncached tokens count at admission (``Booked.on_one_clock``) if the numbers of computed and of
-# admitted tokens in a window differ by more than this fraction.
+# If a window's computed and admitted uncached tokens differ by more than this fraction, uncached
+# tokens count as service from their admission on (``Booked.on_one_clock``).
 MOST_UNDER_WAY = 0.1
 
 

@@ -227,8 +227,8 @@ def _alone_s(calls: Requests, session: Ints) -> Floats:
     """
     context = calls.input_tokens + calls.output_tokens
     before = np.zeros(len(context), np.int64)
-    # ``offsets`` make the values of each session larger than those of all earlier sessions. The
-    # running maximum over all calls is therefore a running maximum within each session.
+    # ``offsets`` make each session's values of ``context`` exceed all earlier sessions' values, so
+    # the running maximum over all calls is a running maximum within each session.
     offsets = session * (int(context.max(initial=0)) + 1)
     before[1:] = (np.maximum.accumulate(context + offsets) - offsets)[:-1]
     before[np.flatnonzero(np.diff(session, prepend=-1))] = 0

@@ -281,8 +281,8 @@ def _held_up_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
 def _held_up_by_own_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
     """Return the seconds for which the client's own prompts held up each answer.
 
-    Shifting each client's times by more than the run's length lets one interpolation serve all
-    clients.
+    Each client's times are shifted by more than the run's length, so that clients do not overlap
+    and one call of ``growth`` is enough.
     """
     if not len(prompts.client):
         return np.zeros(len(answers.client))
@@ -351,7 +351,7 @@ class OtherPrompts:
         self._own = np.append(0.0, np.cumsum(rows.computed_tokens[prompts][order]))
 
     def between(self, client: Ints, after: Ints, upto: Ints) -> Flags:
-        """Return whether ``after + 1`` to ``upto`` are not only periods of ``client``'s prompts."""
+        """Return whether prompts of clients but ``client`` ran from ``after + 1`` to ``upto``."""
         every = self._upto[upto + 1] - self._upto[after + 1]
         first = client * self._stretches
         own = self._own[np.searchsorted(self._keys, first + upto, "right")]

@@ -44,7 +44,7 @@ def time_to_finish(programs: Programs, window: Window, percent: int) -> float:
     """Return the time in seconds at which ``percent`` of the programs had finished.
 
     Only programs that arrived before the end of the window are included, because they arrive under
-    every scheduler. The time is NaN if too few programs finished, or if no program arrived.
+    every scheduler. The result is NaN if too few programs finished, or if no program arrived.
     """
     fixed = programs.take(programs.arrival_s < window.end_s)
     finishes = np.sort(fixed.finish_s[fixed.status == FINISHED])

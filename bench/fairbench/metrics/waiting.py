@@ -1,4 +1,4 @@
-"""Backlogs: when clients had requests waiting, as the fairness theorems require."""
+"""The periods (backlogs) in which a client had requests waiting, as fairness theorems require."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Intervals(NamedTuple):
     end: Floats
 
 
-EVERYWHERE = -1  # A wait in a gateway has this worker number, because any worker may serve it.
+EVERYWHERE = -1  # The worker number of requests that wait in a gateway for any worker
 
 
 class Waits(NamedTuple):

@@ -25,7 +25,7 @@ from fairbench.sim.run import Simulation
 from fairbench.workloads.datasets import Source
 from fairbench.workloads.plan import ClientPlan, last_arrival_s
 
-# Each client is simulated alone with LPM, once with each router, and the better result is used.
+# Each client is simulated alone with LPM, once with each router; the lower latencies are used.
 # Preble E2 suits workloads that need cache locality, and round robin suits other workloads.
 LOCAL = "lpm"
 ROUTERS = ("round-robin", "preble-e2")

@@ -13,7 +13,7 @@ from fairbench.errors import ProgramFailed
 
 # A ``Callback`` gets an operation's result and error; exactly one of these is not None.
 Callback = Callable[[Any, ProgramFailed | None], None]
-# A function that starts an operation; the callback resumes the program when the operation ends.
+# A ``Pending`` starts an operation, and its callback resumes the program at the operation's end.
 Pending = Callable[[Callback], None]
 
 
