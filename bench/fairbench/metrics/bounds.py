@@ -28,8 +28,7 @@ class Instants:
     def __init__(self, queue: Ints, at_s: Floats) -> None:
         self._times = np.unique(at_s)
         self._stride = len(self._times) + 2
-        # One key of each queue is later than its last event; ``landed`` adds later amounts to this
-        # key.
+        # Each queue has a key after its last event, at which ``landed`` adds up later amounts.
         late = np.unique(queue) * self._stride + len(self._times)
         every = np.arange(len(queue))
         self._keys = np.unique(np.concatenate([self._key(queue, at_s, every, "left"), late]))

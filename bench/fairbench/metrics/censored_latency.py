@@ -256,7 +256,7 @@ class WellBehaved:
 
     A well-behaved client without work in the window is left out, because nothing could delay it. A
     client whose only work is a program from before the window is kept, because a waiting client may
-    send nothing more. If no well-behaved client had work, none is left out.
+    send nothing more. If no well-behaved client had work, all of them are included.
     """
 
     def __init__(self, programs: Programs, cohorts: Ranked, facts: Facts, lost: str) -> None:

@@ -142,7 +142,7 @@ def _late(requests: Requests, lost_s: Floats) -> Floats:
 def _predecessors(requests: Requests) -> Ints:
     """Return, for each call, the row of its predecessor in the program, or -1 if it has none.
 
-    The predecessor is one level less deep than the call and finishes last before the call arrives.
+    The predecessor is the call of the next smaller depth that ends last before the call arrives.
     """
     ended = np.flatnonzero(requests.status == FINISHED)
     count = len(requests)

@@ -103,7 +103,7 @@ def entitlement_ratios(service: Floats, entitlement: Floats) -> Floats:
 
 
 def least(shares: Floats) -> float:
-    """Return the lowest of the clients' fair shares received, ignoring NaN; NaN if all are NaN."""
+    """Return the lowest part of a fair share that any client got; NaN if all parts are NaN."""
     known = shares[~np.isnan(shares)]
     return float(known.min()) if len(known) else NAN
 

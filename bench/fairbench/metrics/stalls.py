@@ -281,8 +281,8 @@ def _held_up_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
 def _held_up_by_own_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
     """Return the seconds for which the client's own prompts held up each answer.
 
-    Each client's times are shifted by more than the run's length, so that clients do not overlap
-    and one call of ``growth`` is enough.
+    The times of each client are shifted by more than the run's length, so that clients do not
+    overlap and one call of ``growth`` is enough.
     """
     if not len(prompts.client):
         return np.zeros(len(answers.client))

@@ -207,7 +207,7 @@ def _lacks_head(data: mmap.mmap) -> bool:
     """Return whether an Arrow stream ends inside its header, which contains the schema.
 
     The header is four bytes 0xFF, the length of a schema, and the schema (Arrow columnar format,
-    "IPC streaming format"). Return False for data without this header, which Arrow itself rejects.
+    "IPC streaming format"). Return False for data that begin otherwise, which Arrow itself rejects.
     """
     length = int.from_bytes(data[4:8], "little") if len(data) >= 8 else 0
     return b"\xff\xff\xff\xff".startswith(data[:4]) and len(data) < 8 + max(1, length)
