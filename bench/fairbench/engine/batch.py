@@ -258,7 +258,7 @@ class DecodeRun:
         span, first, growth = time_ps - self.start_ps, self.first_ps, self.growth_ps
         if span <= first:
             return 0, self.start_ps
-        # The number n of steps in the span solves growth/2 n^2 + (first - growth/2) n = span.
+        # The number n of steps in ``span`` solves growth/2 n^2 + (first - growth/2) n = span.
         # ``guess`` is the floating-point solution; the two loops below correct its rounding error.
         if growth:
             twice = float(2 * first - growth)
@@ -275,7 +275,7 @@ class DecodeRun:
         return done, end_ps
 
     def advance(self, steps: int, end_ps: int) -> None:
-        """Remove the first ``steps`` steps, which ended at ``end_ps``."""
+        """Remove the first ``steps`` steps of the series, the last of which ended at ``end_ps``."""
         self.start_ps = end_ps
         self.first_ps += steps * self.growth_ps
         self.steps -= steps

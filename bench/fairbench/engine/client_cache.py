@@ -43,7 +43,7 @@ class ResidencyLog(Protocol):
     def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
         """Record that the number of a client's tokens in memory changed by ``change``.
 
-        ``holders`` clients share these tokens. The client ``by``, if any, caused their eviction.
+        ``holders`` clients share the tokens. If tokens were evicted, client ``by`` caused this.
         """
 
 
@@ -89,7 +89,7 @@ class Residency:
         self._held[client][1] += tokens
 
     def add_copy(self, holders: Iterable[str], client: str, tokens: int) -> None:
-        """Count a request's private tokens as another copy of cached tokens of ``holders``."""
+        """Count a request's private tokens as a further copy of tokens that ``holders`` claim."""
         self.add_private(client, -tokens)
         everyone = list(holders)
         for holder in everyone:
@@ -98,7 +98,7 @@ class Residency:
     def share(self, holders: Iterable[str], client: str, tokens: int, *, pinned: bool) -> None:
         """Add ``client`` to the clients that claim cached tokens.
 
-        ``pinned`` says whether running requests use the tokens.
+        ``pinned`` says whether running requests use these cached tokens.
         """
         everyone = [*holders, client]
         self._move(everyone[:-1], len(everyone) - 1, len(everyone), tokens, pinned=pinned)
@@ -143,8 +143,8 @@ class PinAudit:
     """Counts of allocations and lost tokens, to check the theorem on fair memory shares.
 
     - ``allocations`` counts the allocations for which a ``ClientEviction`` had to evict tokens.
-    - ``beyond`` counts the allocations that break the theorem's assumption, because a client's
-      tokens in use and requested tokens exceed its share.
+    - ``beyond`` counts the allocations in which a client's tokens in use and requested tokens
+      exceed its share, which the theorem on fair memory shares rules out.
     - ``lost_tokens`` sums the tokens that clients at or below their share lost to other clients. If
       ``beyond`` is 0, the theorem on fair memory shares guarantees that ``lost_tokens`` is 0.
     """
@@ -159,7 +159,7 @@ class PinAudit:
         self.lost_tokens += other.lost_tokens
 
 
-# a tolerance in tokens, because shares of clients are rounded sums of fractions
+# the tolerance for clients' memory (in tokens), which is a rounded sum of fractions
 ROUNDING = 1e-6
 
 
@@ -219,13 +219,13 @@ class ClaimedMemory(Protocol[Kept]):
         """Return whether a waiting request's cached prefix ends at the node."""
 
     def end_use(self, node: Kept) -> None:
-        """Pass the node's last use on to its parent when a client's claim on the node ends."""
+        """Record the node's last use at its parent, because a client's claim on the node ends."""
 
     def cut(self, node: Kept, tokens: int) -> None:
         """Split a long node; ``node`` keeps its last ``tokens`` tokens, rounded up to blocks."""
 
     def drop(self, node: Kept) -> None:
-        """Free the second, unused copy of a node, or else the node, which no client claims."""
+        """Free a node's second, unused copy; without one, free the unclaimed node itself."""
 
 
 class Claims(Generic[N]):
@@ -309,7 +309,7 @@ class Claims(Generic[N]):
             return 0
         if self.by_client is None:
             return self._end(leaf, queue, by, short)
-        # A client is protected if it is within its share and another client needs the memory.
+        # ``queue``'s client should lose no tokens to client ``by`` if it is within its share.
         protected = (
             by is not None
             and queue not in (by, self._others)
@@ -325,10 +325,10 @@ class Claims(Generic[N]):
     def check_pins(self, wanted: Mapping[str, int]) -> None:
         """Check the assumption of the theorem on memory shares before an eviction.
 
-        The theorem says that no client at or below its share loses a token to another client. The
-        theorem assumes P_i + n_i <= S_i for every client i: the tokens P_i in use and the requested
-        tokens n_i (``wanted``) fit into the client's share S_i. The proof is in
-        docs/appendix/theory.md.
+        The theorem on memory shares, proved in docs/appendix/theory.md, says that no client at or
+        below its share loses a token to another client. This theorem assumes P_i + n_i <= S_i for
+        every client i: the tokens P_i in use and the requested tokens n_i (``wanted``) fit into the
+        client's share S_i.
         """
         if self.by_client is None:
             return
@@ -352,7 +352,7 @@ class Claims(Generic[N]):
         """Drop a leaf's spare copy, end a client's claim on the leaf, or evict the leaf.
 
         If the leaf has a spare copy (a second, unused copy of its tokens), only this copy is
-        dropped. Return the number of dropped tokens.
+        dropped. Return the number of tokens whose memory is freed.
         """
         memory = self._memory
         memory.cut(leaf, short)
@@ -417,7 +417,7 @@ class Claims(Generic[N]):
             listed, number, node = entries[0]
             if not self.is_open_leaf(node, queue):
                 heappop(entries)
-                # The removed node returns to the eviction queue once it is an evictable leaf.
+                # A node removed from the eviction queue returns once it is an evictable leaf.
                 node.listed_for.discard(queue)
                 continue
             rank = self._rank_at(node, memory.access_of(node), memory.is_awaited(node))
@@ -434,8 +434,8 @@ class Claims(Generic[N]):
     def is_open_leaf(self, node: N, queue: str) -> bool:
         """Return whether the policy may evict a node of the eviction queue ``queue``.
 
-        Tokens in use are not evicted. A node with a second, unused copy qualifies. Any other node
-        qualifies if the queue's clients claim none of its children.
+        Tokens in use are not evicted. A node with a second, unused copy may be evicted. A node
+        without one may be evicted if the queue's clients claim none of its children.
         """
         if not node.holders or self._memory.is_pinned(node):
             return False

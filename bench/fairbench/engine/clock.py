@@ -51,7 +51,7 @@ class Clock:
         self._latest = (*self._latest[:4], _nothing)
 
     def past(self, priority: int, key: int) -> bool:
-        """Return whether an event of the current time with this priority and key would have run."""
+        """Return whether the clock is already past ``priority`` and ``key`` at the current time."""
         return (priority, key) <= self._latest[1:3]
 
     def stop_at(self, time_ps: int) -> None:

@@ -174,7 +174,7 @@ class EngineContract(Protocol):
     mem_fraction_static: float | None
 
     def with_pool(self, tokens: int) -> Mapping[str, Any]:
-        """Return settings for a KV pool of ``tokens`` tokens, or more if that is the minimum."""
+        """Return settings for a KV pool of ``tokens`` tokens, or the smallest possible pool."""
 
     def worker(self, parts: WorkerParts) -> Replica:
         """Return a new worker with an empty cache."""

@@ -258,7 +258,7 @@ class DecodeRoom(NoCap):
     """A load cap that admits a request to prefill only if a decode worker has memory for it.
 
     The prefill engine runs copies of requests with one output token, but the decode worker needs
-    memory for the whole output. ``whole`` maps ids of waiting requests to the original sequences.
+    memory for the whole output. ``whole`` maps ids of waiting requests to their sequences.
     """
 
     def __init__(self, decodes: list[DecodeWorker]) -> None:
@@ -401,10 +401,10 @@ class DecodeLimits:
 class DecodeWorker(EngineLoop[KVNode]):
     """A worker that decodes requests whose prompts prefill workers have computed.
 
-    ``reserve_in_turn`` reserves memory for a prompt, first come, first served. ``reserve`` does so
-    at once, after ``may_take`` has returned True. ``receive`` adds a request whose KV cache has
-    arrived, and the request runs from the next step on. ``assigned`` counts the requests that run
-    or will run on the worker, and ``members`` counts the requests with memory. The worker calls
+    ``reserve_in_turn`` reserves memory for a prompt, first come, first served. ``reserve`` reserves
+    memory at once, after ``may_take`` has returned True. ``receive`` adds a request whose KV cache
+    has arrived, and the request runs from the next step on. ``assigned`` counts the requests that
+    run or will run on the worker, and ``members`` counts the requests with memory. The worker calls
     ``on_release`` each time one of its requests ends.
 
     Requests on decode workers share no prefixes. SGLang has no prefix cache on a decode worker, and
@@ -449,8 +449,8 @@ class DecodeWorker(EngineLoop[KVNode]):
     def reserve(self, sequence: Sequence) -> None:
         """Reserve memory for a prompt. Precondition: ``may_take`` returned True.
 
-        The current series of decode steps is cut short, because its plan uses memory that is now
-        reserved.
+        The current series of decode steps is cut short, because its plan counts on memory that the
+        prompt now takes.
         """
         sequence.reserved_ps = self._clock.now_ps
         self._hold(sequence, sequence.request.input_tokens)
@@ -614,9 +614,9 @@ FEW_RUNNING = 32
 class SGLangDecode(DecodeWorker):
     """SGLang's decode worker, which keeps ``reserved`` tokens per request free for outputs.
 
-    A request may take memory if its prompt and ``reserved`` further tokens fit. Prompt and whole
-    output must fit if the memory of all running requests is added (``DecodePreallocQueue`` of
-    SGLang 0.5). A retracted request's KV cache is copied to CPU memory and back.
+    A request may take memory if its prompt and ``reserved`` further tokens fit. Its prompt and
+    output must fit into free memory plus all running requests' memory (``DecodePreallocQueue``,
+    SGLang 0.5). Retracted KV cache is copied to CPU memory and back.
     """
 
     def __init__(self, parts: WorkerParts, limits: EngineLimits, reserved: int) -> None:

@@ -68,7 +68,7 @@ class PrefixCache(MatchCache[N], Protocol[N]):
     root: N
 
     def descend(self, node: N, prompt: Prompt, place: Place, limit: int) -> tuple[N, Place]:
-        """Follow the prompt from ``node``, at position ``place``, down to depth ``limit``."""
+        """Follow the prompt from ``node``, which ends at ``place``, to at most ``limit`` tokens."""
 
     def match(self, prompt: Prompt, limit: int) -> tuple[N, Place]:
         """Follow the prompt from the root down to depth ``limit``."""
@@ -82,11 +82,11 @@ class KVNode(Node):
 
     To save time, a lock or a use of a path is recorded only at the path's last node. ``locks``
     counts the locked paths whose last node this is, and the children with locks. ``last_access`` is
-    the latest use of a path whose last node is this node, or was an evicted node below. ``locks``
-    and ``last_access`` are exact for leaves, and lower bounds for other nodes.
+    the latest use of a path that ends at this node, or at an evicted node below it. ``locks`` and
+    ``last_access`` are exact for leaves, and lower bounds for other nodes.
 
-    A use of a node is recorded as a time stamp and a position in the queue. All uses that one
-    refresh records have the same time stamp, and differ in the requests' queue positions.
+    A use of a node is recorded as a time stamp and a position in the queue. Uses that are recorded
+    together for all waiting requests differ only in the queue position.
     """
 
     __slots__ = ("last_access", "listed", "locks", "number", "waiters")
@@ -109,8 +109,8 @@ class KVNode(Node):
 
 
 KVWaiter = AttachedRequest[KVNode]
-# The waiting requests whose cached prefix ends at a node, grouped by their first uncached token
-# (``next_key``). The key None means that the whole prompt is cached.
+# A node's ``Waiters`` are the waiting requests whose cached prefix ends at the node, grouped by
+# their first uncached token (``next_key``). Requests with the key None have no uncached token.
 Waiters = dict[tuple[str, int] | None, dict[KVWaiter, None]]
 
 
@@ -209,8 +209,8 @@ class KVCache(PrefixTree[KVNode]):
     def evict(self, tokens: int, requests: Mapping[str, int] | None = None) -> None:
         """Evict whole unlocked leaves until ``tokens`` tokens have been freed.
 
-        The eviction policy decides the order of the leaves. ``requests`` maps clients to their
-        numbers of requests that need memory.
+        The eviction policy decides in which order leaves of the prefix tree are evicted.
+        ``requests`` maps clients to their numbers of requests that need memory.
         """
         freed = 0
         while freed < tokens and (leaf := self._next_leaf()) is not None:
@@ -232,7 +232,7 @@ class KVCache(PrefixTree[KVNode]):
         return None
 
     def _access_of(self, leaf: KVNode) -> Access:
-        """Return the last use of a leaf; a refresh uses the leaves of waiting requests."""
+        """Return the last use of a leaf, including marks for the waiting requests at the leaf."""
         if not leaf.waiters or leaf.last_access[0] > self.refresh_stamp:
             return leaf.last_access
         waiters = (waiter for group in leaf.waiters.values() for waiter in group)
@@ -243,8 +243,8 @@ class KVCache(PrefixTree[KVNode]):
 
     def _list_if_leaf(self, node: KVNode) -> None:
         if not (node.listed or node.locks or node.children or node is self.root):
-            # The eviction rank in the heap may be too low, because it ignores waiting requests that
-            # use the prefix.
+            # A leaf's eviction rank in the heap may be lower than its true rank, because it ignores
+            # waiting requests that use the leaf.
             node.listed = True
             rank = self.policy.rank(new_tuple(Leaf, (node.last_access, 0, 0.0, False)))
             heappush(self._leaves, (rank, node.number, node))
@@ -330,7 +330,7 @@ class KVCache(PrefixTree[KVNode]):
 
         Returns:
             The last node of the stored tokens, and the number of tokens that were already in the
-            tree. The caller must release its private copies of these tokens.
+            tree, whose private copies the caller must release.
         """
         end = node
         if node.children:

@@ -1,16 +1,16 @@
 """A simulation of the engine S-LoRA / LightLLM, used to replay measured runs.
 
 LightLLM has no prefix cache and no preemption. A request is admitted only if the KV pool can hold
-the whole batch until all outputs are complete. The engine knows output lengths, because the
-measured runs ignored the end-of-sequence token. The engine tries to start a minibatch (a prefill
-batch) when the server is idle. A server that decodes tries to start a minibatch
-``max_wait_tokens`` decode steps after the last minibatch, and then after each further step.
-Source: [VTC-artifact], slora/server/router/{manager,req_queue}.py.
+the whole batch until all outputs are complete. The engine knows output lengths, because the S-LoRA
+runs that are replayed ignored the end-of-sequence token. The engine tries to start a minibatch (a
+prefill batch) when the server is idle. A busy server first tries to start another minibatch
+``max_wait_tokens`` decode steps after the last minibatch. The server tries again after each later
+decode step. Source: [VTC-artifact], slora/server/router/{manager,req_queue}.py.
 
 One event loop of LightLLM reads the socket and runs the model. After a step, the engine decides
 before it reads the socket, so a request that arrived during the step is seen one decision late. If
-the step finishes a request, the engine reads the socket while it removes this request. The next
-decision then considers all arrivals. An idle server looks for requests every 10 ms.
+the step finishes a request, the engine reads the socket while it removes this request, so no
+arrival is seen late. An idle server looks for requests every 10 ms.
 """
 
 from __future__ import annotations
@@ -168,9 +168,9 @@ class LightLLMWorker(EngineLoop[KVNode]):
             self._clock.at(at_ps, DECIDE, self.index, self._decide)
 
     def _read_at_once(self) -> bool:
-        """Return whether the next decision considers a request that arrives now.
+        """Return whether the next decision on a minibatch considers a request that arrives now.
 
-        The engine's decision ignores requests that arrived during the step just before.
+        A decision on a minibatch ignores requests that arrived during the last step before it.
         """
         if self._run is None:
             return bool(self._prefilling)

@@ -38,7 +38,7 @@ class BlockStore(Protocol):
 
 
 class MemoryBlocks:
-    """A storage with the narrowest integer type for each column, which halves the memory."""
+    """Storage with the narrowest integer type per column: half the memory of 64-bit integers."""
 
     def __init__(self, columns: int) -> None:
         self.parts: list[list[NDArray[Any]]] = [[] for _ in range(columns)]
@@ -137,7 +137,7 @@ class Stretch:
     reported_ps: dict[str, int] | None = None
 
     def unreported_ps(self, first: Mapping[str, Decoding]) -> Iterator[tuple[str, int]]:
-        """Yield each client with its GPU time (ps) since the last call.
+        """Yield each client with its GPU time (ps) since the last call of ``unreported_ps``.
 
         ``first`` gives each client's requests and context in the first step.
         """
@@ -155,7 +155,7 @@ class Stretch:
 
 
 Ints: TypeAlias = NDArray[np.int64]
-# below this total, 64-bit integers are wide enough to divide the total into shares exactly
+# below ``EXACT``, 64-bit integers are wide enough to divide a sum into clients' shares exactly
 EXACT = 2**50
 HEAD_COLUMNS = 10
 HEAD = Struct(f"{HEAD_COLUMNS}q")
@@ -225,11 +225,11 @@ class InBatch:
 class OpenStretches:
     """The stretches (series of decode steps of an unchanged batch) in a log's last block.
 
-    To save time, the log computes the rows of these decode steps only when the block is full.
+    To save time, a stretch's rows are computed only when the log's last block is full.
     """
 
     def __init__(self) -> None:
-        # The stretches are packed into bytes, because a run may have millions of them.
+        # Series of decode steps are packed into bytes, because a run may have millions of series.
         self._heads = bytearray()
         self._clients, self._requests, self._base_tokens = array("q"), array("q"), array("q")
 
@@ -248,7 +248,7 @@ class OpenStretches:
     def among(self, others: Ints) -> Ints:
         """Return all rows of the log's last block, and remove the block's stretches.
 
-        ``others`` holds, in order, the block's rows that were not stored as series of decode steps.
+        ``others`` holds, in order, the last block's rows that were not stored as stretches.
         """
         if not self._heads:
             return others
@@ -297,8 +297,8 @@ def shares_upto(total: Ints, upto: Ints, whole: Ints) -> Ints:
     if whole.max(initial=0) >= EXACT or np.abs(total).max(initial=0) >= EXACT * 2**10:
         wide: Ints = (total.astype(object) * upto // whole).astype(np.int64)
         return wide
-    # The products may overflow, but their difference is exact modulo 2**64 and small, because
-    # ``guess`` is close to the result.
+    # ``total * upto`` and ``guess * whole`` may overflow, but their difference is exact modulo
+    # 2**64 and small, because ``guess`` is close to the exact share.
     guess = (total * (upto / whole)).astype(np.int64)
     guess += (total * upto - guess * whole) // whole
     return guess
@@ -315,8 +315,8 @@ REQUEST_COLUMNS = (
     "extend_tokens", "output_tokens", "max_new_tokens", "retractions", "recompute_tokens", "status",
     "compulsory_tokens",
 )  # fmt: skip
-# The columns about a decode worker: its number, and the times at which it reserved memory, the
-# prompt was computed, and the KV cache was sent and received.
+# The columns about a request's decode worker contain the worker's number, and the times at which it
+# reserved memory, the prompt was computed, and the KV cache was sent and received.
 DECODE_COLUMNS = ("decode_worker", "reserved_ps", "computed_ps", "sent_ps", "received_ps")
 
 
@@ -345,7 +345,7 @@ class ServiceLog(IntegerTable):
     - A prefill iteration records ``input_tokens`` and ``extend_charged_tokens`` at admission. A
       mixed step of vLLM (prefill and decoding) is recorded as a prefill iteration, and
       ``context_tokens`` counts the context of its decoding requests.
-    - ``gpu_ps`` is the client's part of the GPU time of these steps (``hardware.gpu_time``).
+    - ``gpu_ps`` is the client's part of the row's GPU time (``hardware.gpu_time``).
     """
 
     def __init__(self, clients: list[str]) -> None:
@@ -387,7 +387,7 @@ class ServiceLog(IntegerTable):
 class RequestLog(IntegerTable):
     """A log with one row per request, written when the request or the run ends.
 
-    ``more`` names additional columns. The additional columns are attributes of ``Sequence``:
+    ``more`` names columns beyond ``REQUEST_COLUMNS``, which are attributes of ``Sequence``:
 
     - ``routed_ps`` is the time at which the router sent the request to a worker.
     - ``swapped_tokens`` is the number of tokens copied to CPU memory and back.

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 class FrontendQueue:
     """A model of the engine's process that serves HTTP and tokenizes prompts.
 
-    Requests are processed one at a time in order of arrival. While the process works on a request,
-    the next request and first tokens of outputs wait. The delay of an output on its way to the
-    client is modelled as a delay of the request, which has the same effect on latencies.
+    Requests are processed one at a time in order of arrival. While the HTTP process works on one
+    request, the next request and first tokens of outputs wait. The delay of an output on its way to
+    the client is modelled as a delay of the request, which has the same effect on latencies.
     """
 
     def __init__(

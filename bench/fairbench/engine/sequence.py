@@ -17,12 +17,12 @@ NO_TIME: Sums = (0.0, 0.0, 0.0)
 
 
 class DecodeTime:
-    """Sums (ps) over the decode steps of a batch, from which a request's GPU time follows.
+    """Sums of the durations (ps) of a batch's decode steps, which give a request's GPU time.
 
     A step takes a fixed time, which its requests share equally, and a time per token of context.
     ``each`` sums the fixed time per request, and ``read`` sums the time per token. ``numbered``
-    sums the time per token, multiplied by the step's number. If a request has ``base + n`` tokens
-    of context in step n, its GPU time is ``each + base * read + numbered``.
+    sums, over steps n, n times the time per token. If a request has ``base + n`` tokens of context
+    in step n, its GPU time is the sum ``each + base * read + numbered``.
     """
 
     __slots__ = ("each", "numbered", "read")
@@ -33,15 +33,15 @@ class DecodeTime:
     def add(
         self, took_ps: int, fixed_ps: int, requests: int, context: int, first: int, steps: int
     ) -> None:
-        """Add the times of several decode steps to the sums.
+        """Add the durations of ``steps`` consecutive decode steps to the sums of durations.
 
         Args:
-            took_ps: Total time of the steps, in picoseconds.
+            took_ps: Total time of the added decode steps, in picoseconds.
             fixed_ps: The part of ``took_ps`` that is not spent on reading context.
             requests: Number of requests in the batch.
-            context: Context of all requests in the first step, in tokens.
-            first: Number of the first step.
-            steps: Number of decode steps.
+            context: Context of all requests in the first added step, in tokens.
+            first: Number n of the first added decode step.
+            steps: Number of added decode steps.
         """
         grown = steps * (steps - 1) // 2
         token_ps = (took_ps - fixed_ps) / (context * steps + requests * grown)
@@ -53,7 +53,7 @@ class DecodeTime:
         return self.each, self.read, self.numbered
 
     def request_ps(self, base: int, joined: Sums) -> float:
-        """Return the GPU time (ps) of a request since it joined, when ``sums()`` was ``joined``."""
+        """Return the GPU time (ps) of a request since ``sums()`` returned ``joined``."""
         each, read, numbered = joined
         return self.each - each + ((self.read - read) * base + self.numbered - numbered)
 

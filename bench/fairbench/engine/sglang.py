@@ -214,7 +214,7 @@ class SGLangReplica(EngineLoop[KVNode]):
             held = cache.capacity - cache.free - cache.evictable + size
             saved_ps = self._profile.saved_ps(max(0, batch.context_tokens - held))
         if self._has_tail:
-            # The longest sequences slow a step down; ``lengths`` are those at joining the batch.
+            # Long sequences slow a step down. ``lengths`` are those when sequences joined.
             lengths = [one.request.input_tokens + one.produced for one in batch.sequences]
             saved_ps -= self._profile.tail_ps(lengths)
         self._start_run(steps, saved_ps)
@@ -370,8 +370,8 @@ class SGLangReplica(EngineLoop[KVNode]):
     def step_end_ps(self, steps: int) -> int | None:
         """Return the time (ps) at which the next ``steps`` decode steps will end.
 
-        Return the end of the series of decode steps if it has fewer steps, or None if none is
-        planned. Precondition: ``sync`` was called.
+        If the planned series has fewer than ``steps`` decode steps, return its end. If no series is
+        planned, return None. Precondition: ``sync`` was called.
         """
         return None if self._run is None else self._run.end_ps(min(steps, self._run.steps))
 
@@ -466,7 +466,7 @@ class Admission:
             limit = min(self._chunk_left, memory)
         if limit <= 0:
             # With mixed chunks, decoding may leave no budget or memory for the prompt, which makes
-            # SGLang's server fail. In the simulator, a prompt without budget or memory waits.
+            # SGLang's server fail. In the simulator, a prompt without token budget or memory waits.
             self.chunked = sequence
             return
         left = sequence.total - sequence.filled
@@ -526,8 +526,8 @@ class Admission:
     def preempt(self, wish: Preempt) -> bool:
         """Preempt a running request for the scheduler.
 
-        As in SGLang, cached tokens are evicted until every other running request has memory for 20
-        more steps. The function returns False if the request is not running, or if the scheduler
+        As in SGLang, cached tokens are evicted until each request that keeps running has memory for
+        20 more steps. The function returns False if the request is not running, or if the scheduler
         wants to swap it and its KV cache does not fit into CPU memory.
         """
         replica, request = self._replica, wish.request
@@ -575,7 +575,7 @@ def store_prompt(
 ) -> None:
     """Store and lock ``tokens`` computed prompt tokens of a sequence in the prefix tree.
 
-    Tokens that another sequence has meanwhile stored in the tree are freed. If ``splits`` is
+    The sequence's copies of tokens that are already in the tree are freed. If ``splits`` is
     "prefilled", outputs that are prefilled again after a retraction get a tree node of their own.
     """
     node, request = sequence.node, sequence.request
@@ -647,8 +647,8 @@ RETRACT_DECODE_STEPS = 20
 class NewTokenRatio:
     """SGLang's ``new_token_ratio``: the reserved fraction of running requests' future outputs.
 
-    In 600 decode steps, the ratio falls from min(0.7 * conservativeness, 1) to 14% of this start
-    value. ``ratio_after`` computes the ratio on demand, so decode steps do not update the ratio.
+    In 600 decode steps, the fraction falls from min(0.7 * conservativeness, 1) to 14% of this start
+    value. ``ratio_after`` computes ``new_token_ratio`` on demand.
     """
 
     def __init__(self, conservativeness: float, full_reservation: bool) -> None:

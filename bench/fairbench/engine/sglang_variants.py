@@ -123,7 +123,7 @@ class MixedSGLangReplica(SGLangReplica):
             if prefill.last:
                 self._produce_first(prefill.sequence)
                 joined.append(prefill.sequence)
-        # SGLang puts requests whose prompts were just computed before the running requests.
+        # In SGLang's batch, requests whose prompts were just computed precede the running requests.
         batch.rearrange([*joined, *decoding])
         self._end_iteration()
 

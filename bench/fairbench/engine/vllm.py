@@ -147,13 +147,13 @@ class VLLMReplica(EngineLoop[BlockNode]):
             if sequence not in running.sequences:
                 if not self.limits.goes_on_after_self:
                     break
-                # The preemption moved the next sequence to position ``index`` of the list.
+                # Without the preempted sequence, the sequence after it is at position ``index``.
                 continue
             scheduled[sequence] = tokens
             step.budget -= tokens
             index = running.sequences.index(sequence) + 1
-        # If nothing is scheduled, vLLM later schedules the step again and then allocates its
-        # blocks.
+        # If a step has no scheduled sequence, vLLM schedules this step again later, and only then
+        # allocates blocks.
         if scheduled:
             running.provided_steps = batch.steps + 1
         for sequence, tokens in scheduled.items():
@@ -176,8 +176,8 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def _admit_waiting(self, step: Step) -> None:
         """Try to admit the scheduler's candidates.
 
-        Under ``fcfs``, as in vLLM, admission stops at the first request that does not fit. Other
-        schedulers may then propose another waiting request.
+        Under ``fcfs``, as in vLLM, admission stops at the first request that does not fit.
+        Schedulers other than ``fcfs`` may propose a different waiting request instead.
         """
         scheduler, running, waiting = self.scheduler, self.running, self.waiting
 
@@ -272,7 +272,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
         self._end_stretch()
         for sequence in step.stalled:
             self.running.pause(sequence)
-            # This call with 0 tokens tells the scheduler that one of the client's requests paused.
+            # 0 tokens tell the scheduler that one of the client's requests paused.
             self.scheduler.on_tokens(sequence.request.client, 0)
         self._stalled, self._chunks = step.stalled, step.chunks
         self._computes_prompts = True
@@ -316,8 +316,8 @@ class VLLMReplica(EngineLoop[BlockNode]):
         """Start a series of decode steps with an unchanged batch.
 
         The series of decode steps ends when a sequence ends, when blocks run out, or when a waiting
-        request may be admitted. If the cache reports evictions, the series also ends before the
-        first eviction.
+        request may be admitted. If the cache reports evictions, the series of decode steps ends
+        before the first eviction at the latest.
         """
         batch, cache = self.batch, self.cache
         steps = batch.steps_to_finish()
@@ -452,7 +452,7 @@ class StepInFlight:
 
     ``decoding`` lists the sequences that decode, and ``ends`` lists the sequences that the step
     finishes. ``batch`` counts the clients' decoding requests. ``took_ps`` is the duration of the
-    step. In a decode step, the part ``fixed_ps`` does not depend on context.
+    step. In a decode step, the part ``fixed_ps`` of the duration does not depend on context.
     """
 
     step: Step
@@ -475,8 +475,8 @@ class StepInFlight:
 class AsyncVLLMReplica(VLLMReplica):
     """A vLLM replica that decides on each step when the previous step begins.
 
-    While a step runs, vLLM already counts a token for each of the step's requests. As a result,
-    asynchronous scheduling differs from synchronous scheduling in four rules:
+    While a step runs, vLLM already counts a token for each of the step's requests. vLLM's
+    asynchronous scheduling differs from its synchronous scheduling in these four rules:
 
     - A request that arrives during a step must wait for the step after the next step.
     - A request keeps its slot and blocks while the step with its last token runs. A request that

@@ -18,7 +18,7 @@ from fairbench.engine.sequence import Sequence
 from fairbench.schedulers.eviction.policies import Access, EvictionPolicy
 from fairbench.schedulers.prefix_tree import Place, place_at, truncate
 
-# A part of a prompt segment: the segment's key, and the part's offset and length in tokens.
+# A slice of a prompt segment consists of the segment's key and the slice's offset and length.
 Slice = tuple[str, int, int]
 Key = tuple[Slice, ...]
 
@@ -31,7 +31,7 @@ def prefix_of(prompt: Prompt, depth: int) -> Prompt:
 def next_block(prompt: Prompt, place: Place, tokens: int) -> Key:
     """Return the key of the block of ``tokens`` tokens at position ``place`` of a prompt.
 
-    The key lists slices of the prompt's segments. The prompt must be long enough for the block.
+    A block's key lists slices of prompt segments. The prompt must not end inside the block.
     """
     index, offset = place
     key, length = prompt[index]
@@ -109,7 +109,7 @@ class RunCopy:
         self.before = self.after = None
 
     def split(self, upper: BlockNode) -> RunCopy:
-        """Return a copy for ``upper``, the node's first part; the rest is evicted before it."""
+        """Return a copy for the node's first part ``upper``; its second part is evicted earlier."""
         copy = RunCopy(upper, set(self.users), self.stamp)
         if self.after is not None:
             copy.link(self, self.after)
@@ -216,8 +216,8 @@ class BlockTree:
     def split(self, node: BlockNode, blocks: int) -> BlockNode:
         """Split a node after its first ``blocks`` blocks; return the new upper node.
 
-        The object ``node`` keeps the remaining blocks, so it still ends the same prefix. Every copy
-        of the node is split, too, and the lower part of a copy is evicted first.
+        ``node`` keeps its later blocks, so the prefix that ends at ``node`` stays the same. Every
+        copy of the node is split, too, and the lower part of a copy is evicted first.
         """
         parent, tokens = node.parent, blocks * self.block_size
         assert parent is not None
@@ -248,7 +248,7 @@ class BlockTree:
     def may_grow(self, node: BlockNode, owner: object) -> bool:
         """Return whether ``owner`` may append new blocks to the node instead of adding a child.
 
-        No request of another owner may use the node or wait for it.
+        Requests of owners other than ``owner`` must neither use the node nor wait for it.
         """
         if node.children or node.waiters or len(node.copies) != 1:
             return False
@@ -372,14 +372,14 @@ class BlockCache(BlockTree):
         self.shared = 0
         self.on_evict = on_evict
         self.prefix_caching = prefix_caching
-        # ``_end`` closes the circular list of unused copies.
+        # ``_end`` closes the circular list of unused copies of blocks.
         self._end = RunCopy(self.root, set())
         self._end.before = self._end.after = self._end
         # ``_row`` describes adjacent evicted blocks that are not reported yet: their prompt, and
         # the position at which they end. ``_row_tokens`` counts the tokens of unreported blocks.
         self._row: tuple[Prompt, int] = ((), 0)
         self._row_tokens = 0
-        # If ``_above``, the parent of the evicted blocks, is evicted next, it joins their report.
+        # If ``_above``, the parent of ``_row``, is evicted next, both are reported together.
         self._above: BlockNode | None = None
 
     # Memory in tokens
@@ -536,7 +536,7 @@ class ClaimedRun(BlockNode):
 
     @property
     def last_access(self) -> Access:
-        """The last use of the oldest unused copy; of equal last uses, deeper nodes come first."""
+        """The last use of the oldest unused copy, then minus the depth (deep nodes go first)."""
         copy = self.oldest()
         return (0 if copy is None else copy.stamp), -self.depth, 0
 
@@ -633,7 +633,7 @@ class ClientBlockCache(BlockCache):
         self._list_anew(mine)
 
     def may_grow(self, node: BlockNode, owner: object) -> bool:
-        """Return whether no other request uses the node and no other client has used it."""
+        """Return whether only ``owner`` uses the node and only its client has used the node."""
         mine = cast(ClaimedRun, node)
         only = super().may_grow(node, owner) and not mine.uses
         return only and [*mine.holders] == [_client_of(owner)]
@@ -695,7 +695,7 @@ class ClientBlockCache(BlockCache):
         return bool(node.waiters)
 
     def end_use(self, node: ClaimedRun) -> None:
-        """Do nothing: a request frees parent blocks last, so their last use is already later."""
+        """Do nothing. Requests free parent blocks last, so parents are used later than children."""
 
     def cut(self, node: ClaimedRun, tokens: int) -> None:
         """Split a long node; ``node`` keeps its last ``tokens`` tokens, rounded up to blocks."""

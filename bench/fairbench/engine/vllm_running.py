@@ -82,7 +82,7 @@ class BlockTables:
             freed += self._unstored(self._tables[one])
             users.update(self.copies(one))
         for copy in cached:
-            # The waiting request would use this copy of a block, so a preemption does not free it.
+            # ``sequence`` would use this cached copy of a block, so no preemption frees the copy.
             users.pop(copy, None)
         freed += sum(copy.node.blocks for copy, n in users.items() if n == len(copy.users))
         wanted = self._wanted(sequence.total, cached, alone=alone)
@@ -183,7 +183,7 @@ class BlockPhases:
     def join(self, sequence: Sequence, step: int, context: int, seat: int) -> None:
         """Add a sequence that decodes from step ``step`` on.
 
-        ``context`` is the sequence's length at this step, and ``seat`` is its position in the
+        ``context`` is the sequence's length at step ``step``, and ``seat`` is its position in the
         running list.
         """
         phase = (step + 1 - context) % self._size
@@ -196,7 +196,7 @@ class BlockPhases:
     def at_blocks(self, step: int) -> Iterator[tuple[Sequence, bool, bool]]:
         """Yield the sequences that begin or fill a block in a step, in running order.
 
-        Each item is a sequence, whether it begins a block, and whether it fills a block.
+        Each item consists of a sequence and two flags: it begins a block, and it fills a block.
         """
         begin, fill = (self._groups[one % self._size] for one in (step, step + 1))
         either = begin | fill
@@ -228,8 +228,8 @@ class Step:
     number of tokens of a prompt. ``decodes`` is the number of sequences that decode. ``preempted``
     is true if a sequence was preempted because blocks ran out. ``wished`` holds the sequences that
     were preempted because the scheduler asked for it. ``stalled`` holds the decoding sequences that
-    get no token. Sequences are stalled if an earlier sequence lacked blocks and was itself
-    preempted, or if earlier prompts used up the budget.
+    get no token in the step. Sequences are stalled if an earlier sequence lacked blocks and was
+    itself preempted, or if earlier prompts used up the budget.
     """
 
     budget: int
@@ -249,11 +249,11 @@ class RunningList:
     """vLLM's list of running and prefilling requests, in order of admission.
 
     Normally, only the last sequence may be prefilling, because its incomplete prompt takes the rest
-    of every budget. With ``long_prefill_token_threshold``, any listed sequence may be prefilling.
-    ``batch`` contains the decoding sequences.
+    of every budget. With ``long_prefill_token_threshold``, any sequence of the running list may be
+    prefilling. ``batch`` contains the decoding sequences.
 
-    With asynchronous scheduling, ``batch`` has the state after the running step ends. This step
-    gives each sequence in ``pending`` a token, and each sequence in ``ending`` its last token.
+    With asynchronous scheduling, ``batch`` has the state after the running step ends. The running
+    step gives each sequence in ``pending`` a token, and each sequence in ``ending`` its last token.
     """
 
     def __init__(self, cache: BlockCache, limits: VLLMLimits, index: dict[str, int]) -> None:

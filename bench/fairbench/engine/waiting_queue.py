@@ -25,10 +25,10 @@ from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS, Place, head_of, place_at
 from fairbench.schedulers.views import ListScan, NothingRunning, RunningView, Waiting
 
-# A matched request's sort key is minus its number of cached tokens. Requests with these two keys
-# come after all matched requests.
+# A matched request's sort key is minus its number of cached tokens. Requests with the key
+# ``DEPRIORITIZED`` or ``ARRIVED`` come after all matched requests.
 DEPRIORITIZED, ARRIVED = 1, 2
-# A waiting request's position: its sort key, its rank among equal keys, and the request.
+# A waiting request's position consists of its sort key, its rank among equal keys, and the request.
 Order = tuple[int, int, "Entry[Any]"]
 
 
@@ -65,7 +65,7 @@ class Entry(Generic[N]):
 
     @property
     def order(self) -> Order:
-        """The request's entry in the sorted list, made at each call to avoid a reference cycle."""
+        """The request's entry in the sorted list; to store it would make a reference cycle."""
         return self.key, self.rank, self
 
     def touched_at(self, refresh: int) -> tuple[int, int]:
@@ -157,8 +157,8 @@ class MatchScan(ListScan):
         self._heads = ordered.heads()
         # ``_head`` is the first request (with its position) of the next client in ``_heads``.
         self._head = next(self._heads, None)
-        # ``_merge`` is a heap that merges the requests of clients. Each entry has the position of a
-        # client's next request, the client, and an iterator over the client's later requests.
+        # ``_merge`` is a heap that merges the requests of clients. A heap entry has the position of
+        # a client's next request, the client, and an iterator over its later requests.
         self._merge: list[tuple[Order, str, Iterator[Order]]] = []
         self._held: dict[str, None] = {}
         self._at: Order | None = None
@@ -182,7 +182,7 @@ class MatchScan(ListScan):
             head = self._head
             if merge and (head is None or merge[0][0] < head):
                 order, client, rest = merge[0]
-                # The scan skips admitted requests.
+                # An admitted request has left the queue, so the iterator passes over it.
                 has_left = order[2].admitted
                 if not has_left and (
                     client in skipped or (credit is not None and credit[client] <= 0)
@@ -260,7 +260,7 @@ class MatchedQueue(ABC, Generic[N]):
         self._fresh: list[Entry[N]] = []
         # Cold requests (at most 32 cached tokens) whose prompts begin alike form a group in
         # ``_cold``. ``_leader`` has the first request of each group, and the other requests come
-        # last in the queue. ``_joined`` has the new requests of each group that needs a leader.
+        # last in the queue. ``_joined`` has the new requests of groups whose leader may change.
         self._cold: dict[Prompt, dict[Entry[N], None]] = {}
         self._leader: dict[Prompt, Entry[N]] = {}
         self._joined: dict[Prompt, list[Entry[N]]] = {}
@@ -419,7 +419,7 @@ class MatchedQueue(ABC, Generic[N]):
         self._fresh.clear()
 
     def _regroup(self, entry: Entry[N]) -> None:
-        """Add a cold request to its group, or remove a request that is no longer cold from it."""
+        """Add a cold request to its group, or remove a request from its group if it is not cold."""
         assert entry.node is not None
         cold = self._in_batch and entry.node.depth <= IN_BATCH_TOKENS
         if cold == (entry.head is not None):
@@ -447,8 +447,8 @@ class MatchedQueue(ABC, Generic[N]):
     def _elect_leaders(self, changed: dict[Entry[N], None]) -> None:
         """Make each group's first request its leader; note new and former leaders in ``changed``.
 
-        The leader of a group of cold requests is sorted by its cached prefix. The group's other
-        requests go to the end of the queue.
+        In the queue, a group's leader is sorted by its cached prefix. All requests of the group
+        except the leader go to the end of the queue.
         """
         for head, joined in self._joined.items():
             if not (group := self._cold.get(head)):
@@ -492,16 +492,16 @@ class MatchedQueue(ABC, Generic[N]):
         self._sorted.add((key, rank, entry))
 
 
-# SGLang counts passes that match no request with the cache. Every 32nd such pass marks the cached
-# prefixes of the first ``TOUCH_COUNT`` waiting requests as used.
+# SGLang counts passes that match no request with the cache. Every 32nd pass without a match marks
+# the cached prefixes of the first ``TOUCH_COUNT`` waiting requests as used.
 TOUCH_EVERY, TOUCH_COUNT = 32, 128
 
 
 class WaitingQueue(MatchedQueue[N]):
     """A waiting queue that matches and marks cached prefixes as SGLang does.
 
-    If ``touches`` is set, some passes that match no request mark the first requests' prefixes as
-    used.
+    If ``touches`` is set, every 32nd admission pass without a match marks the prefixes of the
+    queue's first requests as used.
     """
 
     def __init__(

@@ -44,8 +44,8 @@ def part_bounds(start_s: Floats) -> list[int]:
 def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
     """Return ``count`` consecutive whole numbers for each row, beginning with ``first``.
 
-    ``first`` and ``count`` have the shape (n_rows,). The result is two arrays of equal length: the
-    row of each whole number, and the whole number itself.
+    ``first`` and ``count`` have the shape (n_rows,). The two returned arrays contain, for each
+    returned whole number, its row, and the number itself.
     """
     row = np.repeat(np.arange(len(first)), count)
     number: Ints = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + first[row]
@@ -69,7 +69,7 @@ def portions(length: Ints, most: int) -> Iterator[slice]:
 def in_order(client: Ints, clients: int) -> tuple[Ints, Ints]:
     """Return row numbers sorted by client, and the position of each client's first row.
 
-    Rows of one client keep their order. The second array ends with the total number of rows.
+    Rows of one client keep their order. The array of bounds ends with the number of rows.
     """
     # numpy sorts two-byte integers by radix sort, which is ten times as fast as its other sorts.
     order = np.argsort(client.astype(np.uint16) if clients <= 2**16 else client, kind="stable")
@@ -78,10 +78,10 @@ def in_order(client: Ints, clients: int) -> tuple[Ints, Ints]:
 
 
 class Piecewise:
-    """Each client's total over time, as a sum of linear functions, at given times in seconds.
+    """A sum of linear functions of time for each client, evaluated at given times in seconds.
 
-    A linear function (a "piece") is 0 at times outside ``(start, end]``. Long pieces cost no more
-    time to add than short pieces.
+    A linear function (a "piece") is 0 at times outside ``(start, end]``. To add a long piece takes
+    no more time than to add a short piece.
     """
 
     def __init__(self, clients: int, times: Floats) -> None:
@@ -106,7 +106,7 @@ class Piecewise:
                 total += cells.reshape(self._shape)
 
     def values_at_times(self) -> Floats:
-        """Return the sum of each client's functions at each time, shape (n_clients, n_times)."""
+        """Return each client's sum of pieces at each given time, shape (n_clients, n_times)."""
         level, slope = (np.cumsum(one, axis=1)[:, :-1] for one in (self._level, self._slope))
         found: Floats = level + slope * (self._times - self._times[0])
         return found

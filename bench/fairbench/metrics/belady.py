@@ -1,7 +1,7 @@
 """Belady's rule: the fewest tokens that a cache of limited size must compute for given prompts.
 
 When memory is short, Belady's rule evicts the token whose next use is furthest in the future. For
-prompts in a given order, no eviction policy computes fewer tokens than this rule [Belady 1966].
+prompts in a given order, no eviction policy computes fewer tokens than Belady's rule [Belady 1966].
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class PrefixUses(NamedTuple):
 
     - Each node begins after the first ``offset`` tokens of its parent node ``parent``.
     - ``maker`` is the prompt whose answer forms the node's first tokens, or -1 for no answer.
-    - ``made_tokens`` is the number of the node's first tokens that are part of an answer.
+    - ``made_tokens`` says how many tokens at the start of the node are part of an answer.
     - Each prompt ends after the first ``used`` tokens of the node ``end``.
     - ``used_ps`` is the time at which a prompt is looked up in the cache.
     - ``finished_ps`` is the time at which the answer to a prompt is complete.
@@ -57,7 +57,7 @@ def least_computed(uses: PrefixUses, capacity: int) -> int:
 
 
 def _stays(uses: PrefixUses) -> tuple[int, _Stays]:
-    """Return how many prompt tokens no cache can save, and when all other tokens are cached."""
+    """Return how many prompt tokens no cache can save, and the periods to keep all others."""
     node, used, prompt = _paths(uses)
     made = np.flatnonzero(uses.maker >= 0)
     width = 1 + int(max(used.max(initial=0), uses.made_tokens.max(initial=0)))

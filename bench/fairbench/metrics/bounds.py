@@ -28,8 +28,7 @@ class Instants:
     def __init__(self, queue: Ints, at_s: Floats) -> None:
         self._times = np.unique(at_s)
         self._stride = len(self._times) + 2
-        # An additional key of each queue collects the amounts that come after the queue's last
-        # event.
+        # Each queue has a key after its last event, at which ``landed`` adds up later amounts.
         late = np.unique(queue) * self._stride + len(self._times)
         every = np.arange(len(queue))
         self._keys = np.unique(np.concatenate([self._key(queue, at_s, every, "left"), late]))
@@ -51,7 +50,7 @@ class Instants:
         return within
 
     def landed(self, queue: Ints, at_s: Floats, stretch: Ints, amount: Ints | Floats) -> Floats:
-        """Return, for each event time, the sum of the amounts since the previous event time.
+        """Return each queue's sum of ``amount`` between its previous event and each event.
 
         The time of each row is ``at_s[stretch]``. ``queue``, ``stretch`` and ``amount`` have the
         shape (n_rows,).
@@ -97,11 +96,10 @@ def dlpm_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
 def vtc_unit(largest_input: int, pool: int, weights: ServiceWeights, remaining: int = 0) -> int:
     """Return U_v: how far a counter can exceed the lowest counter of a waiting client.
 
-    U_v is in weighted tokens; w_p and w_q are the prices of input and output, and the KV pool has M
-    tokens. If admission reserves memory for the prompt and all outputs, U_v is max(w_p * L_input,
-    w_q * M) ([VTC] Lemma 4.3). If admission does not reserve memory for all output tokens, the
-    result is at least the weighted size of ``largest_input`` input and ``remaining`` output tokens
-    (docs/appendix/theory.md).
+    The result is in weighted tokens; w_p and w_q are the prices of input and output, and the KV
+    pool has M tokens. If admission reserves memory for the prompt and all outputs, U_v is max(w_p *
+    L_input, w_q * M) ([VTC] Lemma 4.3). Without this reservation, U_v is the larger of this maximum
+    and w_p * L_input + w_q * ``remaining`` (docs/appendix/theory.md).
 
     Args:
         largest_input: L_input, the most input tokens of any request.
@@ -123,18 +121,17 @@ def theorem_bound(
 ) -> float:
     """Return the largest service difference that a theorem allows between two backlogged clients.
 
-    The bound is in weighted tokens. For DLPM and D2LPM with |W| workers, quantum Q^u and largest
-    debt U (``dlpm_unit``), the bound is 2 * |W| * (U + Q^u) ([DLPM] Theorems 4.1, 5.1). For VTC,
-    whose quantum is 0, the bound is 2 * |W| * U_v ([VTC] Theorem 4.4), with ``vtc_unit`` U_v. The
-    proofs are in docs/appendix/theory.md.
+    The largest service difference is in weighted tokens. For DLPM and D2LPM with |W| workers,
+    quantum Q^u and largest debt U (``dlpm_unit``), the bound is 2 * |W| * (U + Q^u) ([DLPM]
+    Theorems 4.1, 5.1). For VTC, whose quantum is 0, the bound is 2 * |W| * U_v ([VTC] Theorem 4.4),
+    with ``vtc_unit`` U_v. Both bounds are proved in docs/appendix/theory.md.
 
     With ``client_weights``, each client's service is divided by its weight. For weighted clients,
     the DLPM bound is |W| * (2 Q^u + U/w_f + U/w_g), with |W| workers, quantum Q^u, largest debt U
     and the two lowest weights w_f and w_g.
 
     Args:
-        bound: The theorem's numbers: the quantum Q^u, the number of workers |W| and the prices of
-            tokens.
+        bound: The quantum Q^u, the number of workers |W| and the prices of tokens.
         largest_input: L_input, the most input tokens of any request.
         pool: M, the KV pool of a worker in tokens.
         client_weights: The weights of the clients, shape (n_clients,).
@@ -174,7 +171,7 @@ def largest_remaining_output(requests: Requests, log: ServiceRows, facts: Facts)
 
 
 def _produced(part: Service, workers: int, clients: int, instants: Instants) -> Floats:
-    """Return how many output tokens each queue produced between consecutive ``instants``."""
+    """Return each client's output tokens on each worker between consecutive ``instants``."""
     own = Stretches.of_log(part)
     order, _ = in_order(part.worker * clients + part.client, workers * clients)
     queue, stretch = (part.worker * clients + part.client)[order], own.of_row[order]

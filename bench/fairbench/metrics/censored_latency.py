@@ -53,7 +53,7 @@ class Sample:
 
     @property
     def n(self) -> int:
-        """The number of latencies, including lower bounds and refused requests."""
+        """The number of measured latencies, lower bounds on latencies and refused requests."""
         return len(self.known_s) + len(self.more_than_s) + self.refused
 
 
@@ -99,8 +99,8 @@ class Ranked:
         least = _interpolate(self._least, low, high, part)
         open_ended = least != _interpolate(self._most, low, high, part)
         unsure = self._unknown[low] | self._unknown[high]
-        # A censored percentile prints as "> x". If the true percentile may be exactly x, the code
-        # reduces x to the next smaller number, so that "> x" is true.
+        # A percentile known to be at least x prints as "> x". If the true percentile may be exactly
+        # x, the code reduces x to the next smaller number, so that "> x" is true.
         below = np.where(open_ended & ~unsure, np.nextafter(least, -np.inf), least)
         value_s[some], censored[some] = below, open_ended
         return list(map(Percentile, value_s.tolist(), censored.tolist()))
@@ -190,7 +190,7 @@ def _first_tokens(
 def _arrived_requests(
     requests: Requests, programs: Programs, arrived: Flags, clients: int
 ) -> tuple[Ints, Ints]:
-    """Return the rows of requests whose programs ``arrived`` marks, and the requests' clients.
+    """Return the rows and clients of the requests of programs that are true in ``arrived``.
 
     If programs of several clients have equal ids, each request counts for each of these clients.
     """
@@ -241,7 +241,7 @@ def mean_of_clients(
 ) -> Noted:
     """Return the mean of a latency percentile over the clients with the indices ``counted``.
 
-    If the mean is not finite, the reason names a client whose percentile is not finite.
+    If the mean is not finite, a reason names a client whose percentile is not finite.
     """
     every, reason = cohorts.percentiles(percent), NO_VICTIM
     undefined = next((one for one in counted if not isfinite(every[one].value_s)), None)
@@ -256,7 +256,7 @@ class WellBehaved:
 
     A well-behaved client without work in the window is left out, because nothing could delay it. A
     client whose only work is a program from before the window is kept, because a waiting client may
-    send nothing more. If no well-behaved client had work, all well-behaved clients are kept.
+    send nothing more. If no well-behaved client had work, all of them are included.
     """
 
     def __init__(self, programs: Programs, cohorts: Ranked, facts: Facts, lost: str) -> None:

@@ -53,9 +53,9 @@ class Unhindered:
 def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unhindered:
     """Estimate the times that each call would have taken if it had run alone.
 
-    The estimated time to first token is the shortest that any call with at least as many uncached
-    input tokens had. All input of a call that was never admitted counts as uncached. Later output
-    tokens are assumed to come at the fastest pace of the run (``pace_alone_s``).
+    A call's estimated time to first token is the shortest of all calls with at least its number of
+    uncached input tokens. All input of a call that was never admitted counts as uncached. After the
+    first token, output is assumed to come at the run's fastest pace (``pace_alone_s``).
 
     Args:
         requests: The calls.
@@ -107,7 +107,7 @@ def median_pace_s(requests: Requests) -> float:
 def first_token_alone_s(requests: Requests, tokens: Ints | None = None) -> Floats:
     """Estimate the time to first token, in seconds, of each call if it ran alone.
 
-    The estimate is the shortest time to first token of any call with at least as much work.
+    A call's estimate is the shortest time to first token of calls with at least its work.
     ``tokens`` is the work of each call in tokens; by default, the work is the number of uncached
     prompt tokens.
     """
@@ -146,9 +146,9 @@ MOSTLY = 0.5  # Queues are mostly empty if they are empty for more than this fra
 def lone_tpot_ratio(all_of: Requests, facts: Facts) -> float:
     """Return the median slowdown per output token, compared with a request that runs alone.
 
-    The time per token of a request that runs alone, with the same mean context, comes from the
-    timing profile. The slowdown is NaN without a timing profile, or if no request that arrived in
-    the window has finished with at least two output tokens.
+    The timing profile gives the time per token of a lone request with each request's mean context.
+    The slowdown is NaN without a timing profile, or if no request that arrived in the window has
+    finished with at least two output tokens.
     """
     if facts.lone is None:
         return float("nan")
@@ -185,15 +185,15 @@ def contended(
 ) -> bool:
     """Return whether some client got too little service in the window.
 
-    The result is true if a call was refused, or if a client's calls were queued for more than 5% of
-    their time. The result is also true if a client lacked more than 5% of its due service at the
-    window's end, unless ``served_at_once`` is true.
+    Service is too low if a call was refused, or if a client's calls were queued for more than 5% of
+    their time. Unless ``served_at_once`` is true, service is also too low if a client lacked more
+    than 5% of its due service at the window's end.
 
     Args:
         requests: All calls of the run.
         facts: Facts about the run that the tables do not contain, such as workers and KV pool.
         window: The period of the run in which shares are computed.
-        short: The weighted tokens that each client lacked at the window's end.
+        short: The weighted tokens due to each client but not received at the end of ``window``.
         demand: The due service of each client in the window, in weighted tokens.
     """
     refused = (requests.status == REFUSED) & window.holds(requests.arrival_s)
@@ -203,7 +203,7 @@ def contended(
 
 
 def served_at_once(requests: Requests) -> bool:
-    """Return whether all calls were answered and the median answer was fast enough.
+    """Return whether all calls were answered and the median answer was nearly undelayed.
 
     The median answer may take up to ``SLOW`` times as long per token as the run's fastest answers,
     because a larger batch slows every answer.
@@ -217,7 +217,7 @@ def served_at_once(requests: Requests) -> bool:
 def waiting_share(requests: Requests, facts: Facts, window: Window) -> Floats:
     """Return the fraction of each client's total call time that was spent in the queue.
 
-    The fraction is 0 for a client without calls. The result has the shape (n_clients,).
+    A client without calls has the waiting fraction 0. The result has the shape (n_clients,).
     """
     clients = len(facts.clients)
     sums = []
@@ -236,7 +236,7 @@ def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
     """Return the intervals in which calls were queued, and in which they were in progress."""
     horizon_s = facts.horizon_s
     columns = requests.to_columns()
-    columns.pop("routed_s", None)  # A call that waits at the router and at a worker counts once.
+    columns.pop("routed_s", None)  # Waits at the router and at a worker are one wait.
     # A call that no worker has received is waiting, too, and is counted at worker 0.
     columns["worker"] = np.maximum(0, requests.worker)
     queued = waits(Requests.from_columns(columns), horizon_s)

@@ -53,8 +53,8 @@ def shortfall(requests: Requests, programs: Programs, facts: Facts, end_s: float
 
     The shortfall is exact for calls that were sent, and estimated for calls that a program did not
     send before the end of the run. A program is assumed to send its calls at the same ages (times
-    since its arrival) as the client's finished programs. If the client has no finished program, the
-    estimate uses the finished programs of all clients.
+    since its arrival) as the client's finished programs. If a client has no finished program, its
+    demand is estimated from all clients' finished programs.
     """
     calls, unmade = calls_of(requests, programs, facts)
     clients = len(facts.clients)
@@ -76,9 +76,9 @@ def calls_of(
 ) -> tuple[CallDelays, list[tuple[Ints, Unmade]]]:
     """Return the calls that were sent, and the programs with calls that were never sent.
 
-    The list has an element for each client with unsent calls: the row numbers of its programs with
-    unsent calls, and the unsent demand of each program (``Unmade``). The function ``served``
-    estimates how long calls take without delays.
+    The returned list has an element for each client with unsent calls. The element contains the row
+    numbers of the client's programs with unsent calls, and these programs' unsent demand. The
+    function ``served`` estimates how long calls take without delays.
     """
     owner = _program_rows(requests, programs)
     output, unsent = _lengths(requests, programs, owner, facts.weights)
@@ -101,7 +101,7 @@ def _program_rows(requests: Requests, programs: Programs) -> Ints:
 def _lengths(
     requests: Requests, programs: Programs, owner: Ints, weights: ServiceWeights
 ) -> tuple[Floats, Floats]:
-    """Return the full length of each answer, and the unsent weighted tokens of each program.
+    """Return each answer's full length, and each program's weighted tokens in unsent calls.
 
     A program's missing output is divided among its unfinished and unsent calls, in proportion to
     the tokens that each call may still make.
@@ -142,7 +142,7 @@ def _late(requests: Requests, lost_s: Floats) -> Floats:
 def _predecessors(requests: Requests) -> Ints:
     """Return, for each call, the row of its predecessor in the program, or -1 if it has none.
 
-    The predecessor is the last call of the next smaller depth to finish before the call arrives.
+    The predecessor is the call of the next smaller depth that ends last before the call arrives.
     """
     ended = np.flatnonzero(requests.status == FINISHED)
     count = len(requests)
@@ -240,7 +240,7 @@ class Unmade:
 
 
 class _RequestedPart:
-    """The fraction of a program's demand that is usually due by a given age.
+    """The fraction of finished programs' total demand that was due by a given time after arrival.
 
     ``ages_s`` are the times in seconds from a program's arrival until each call was due, and
     ``amounts`` are the sizes of the calls in weighted tokens.
@@ -284,9 +284,9 @@ def shortfalls(
 ) -> Shortfalls:
     """Return each client's shortfall (weighted tokens due but not received) at each time.
 
-    ``times`` are in seconds, in ascending order. The results equal those of ``shortfall``, but the
-    cost is only O(calls log times), plus O(times) for each program that the end of the run cut off.
-    The function ``served`` estimates how long calls take without delays.
+    ``times`` are in seconds, in ascending order. ``shortfalls`` returns the same values as
+    ``shortfall`` but takes only O(calls log times) time, plus O(times) for each program that the
+    end of the run cut off. The function ``served`` estimates how long calls take without delays.
     """
     calls, unmade = calls_of(requests, programs, facts, served)
     refused = requests.status == REFUSED
@@ -324,11 +324,11 @@ def _lacking_output(
 ) -> list[tuple[Floats, Floats, Floats, Floats]]:
     """Return how many output tokens of each call were due but not received, over time.
 
-    This number is piecewise linear, because tokens are due and are received at constant rates.
+    A call's missing tokens are piecewise linear, because tokens are due and come at constant rates.
 
     Returns:
-        For each linear piece: its start and end in seconds, and the number of missing output tokens
-        at its start and end. Each array has the shape (calls,).
+        The start and the end of each linear piece in seconds, and the number of missing output
+        tokens at the start and at the end. Each array has the shape (calls,).
     """
     requests, pace = calls.requests, calls.alone.per_token_s
     whole, made = calls.output_tokens[rows], requests.output_tokens[rows]
@@ -360,7 +360,7 @@ def _lacking_output(
 def _positive(
     start: Floats, end: Floats, first: Floats, last: Floats
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return the positive part of each linear function: start, end, first and last value."""
+    """Return where each linear piece is positive: its start, end, first and last value."""
     crosses = (first < 0) != (last < 0)
     change = np.where(crosses, first - last, 1.0)
     zero = start + (end - start) * np.where(crosses, first / change, 0.0)

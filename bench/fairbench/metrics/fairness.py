@@ -71,8 +71,8 @@ def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
     before = np.cumsum(wanted, axis=0) - wanted
     claims = np.cumsum(own[::-1], axis=0)[::-1]
     level = np.maximum(0.0, capacity - before) / claims
-    # Clients are sorted by demand over weight. Clients with low demand get their whole demand, and
-    # all other clients get equal service over weight (the fair level).
+    # Clients are sorted by demand over weight. Clients with low demand get their whole demand. For
+    # all other clients, service divided by weight equals the fair level.
     unmet = wanted >= level * own
     first = np.where(unmet.any(axis=0), unmet.argmax(axis=0), len(wanted) - 1)
     fixed = np.where(
@@ -85,7 +85,7 @@ def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
 def jain(allocations: ArrayLike) -> float:
     """Return Jain's index (sum x)^2 / (n * sum x^2), from 1/n to 1 ([DLPM] §6.1).
 
-    The index is NaN if there are no clients, or if all allocations are 0.
+    Jain's index is NaN if there are no clients, or if all allocations are 0.
     """
     x = np.asarray(allocations, dtype=np.float64)
     assert np.all(x >= 0)
@@ -103,7 +103,7 @@ def entitlement_ratios(service: Floats, entitlement: Floats) -> Floats:
 
 
 def least(shares: Floats) -> float:
-    """Return the lowest share of any client, ignoring NaN; NaN if no share is known."""
+    """Return the lowest part of a fair share that any client got; NaN if all parts are NaN."""
     known = shares[~np.isnan(shares)]
     return float(known.min()) if len(known) else NAN
 

@@ -1,10 +1,10 @@
 """Max-min fair shares over time: in sliding windows, and in periods in which clients wait.
 
-A client's share of a whole run misses a flood whose backlog drains before the end, because all
-service has been received by then. In a sliding window, a client that waits while other clients are
-served loses share, even if it is served later. Service counts as due when the client would have
-received it without waiting for admission. A large batch that slows all clients equally does not
-lower any client's share.
+If a flood's backlog drains before the run ends, a client's share over the whole run does not show
+the flood, because all service has been received by then. In a sliding window, a client that waits
+while other clients are served loses share, even if it is served later. Service counts as due when
+the client would have received it without waiting for admission. A large batch that slows all
+clients equally does not lower any client's share.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ MOST_CELLS = 400_000
 
 # A client is judged in a window only if its calls waited for at least half of the window.
 LEAST_BACKLOG = 0.5
-# A client is judged only if its fair share is at least four requests of mean size. In a smaller
-# share, a single late request of a fair scheduler would weigh too much.
+# A client is judged only if its fair share is at least four requests of mean size. If a client's
+# fair share were smaller, one late request would weigh too much.
 LEAST_REQUESTS = 4.0
 
 
@@ -60,12 +60,12 @@ class Timeline(NamedTuple):
     """A window of a run in short intervals ("cells"), with each client's service and waits.
 
     Each array has a row for each client. ``times`` are the bounds of the cells in seconds.
-    ``service`` has a column per cell, and the arrays in this list have a column per time:
+    ``service`` has a column per cell, and the arrays in this list have a column per cell bound:
 
-    - ``short`` is the client's shortfall: weighted tokens due before each time but not received.
-    - ``waited_s`` is the total waiting time, in seconds, of the client's calls before each time.
-    - ``lasted_s`` is the total duration, in seconds, of the client's calls before each time.
-    - ``refused`` is the number of refused calls before each time.
+    - ``short`` is the client's shortfall: weighted tokens due before each bound but not received.
+    - ``waited_s`` is the total waiting time, in seconds, of the client's calls before each bound.
+    - ``lasted_s`` is the total duration, in seconds, of the client's calls before each bound.
+    - ``refused`` is the number of refused calls before each bound.
 
     ``request_cost`` is the mean size of each client's requests in weighted tokens.
     """
@@ -92,11 +92,11 @@ class Timeline(NamedTuple):
     def window_shares(self, cells: int) -> tuple[Floats, Floats, Flags]:
         """Return each client's service, entitlement and delay (true or false) in each window.
 
-        Each window has ``cells`` cells. Arrays have the shape (n_clients, n_windows). The demand in
-        a window is the service in the window plus the shortfall at the window's end. Calls that
-        were refused before the window do not count as shortfall. A client counts as delayed if its
-        calls waited in half of the window's cells and for more than 5% of their time. A client also
-        counts as delayed if one of its calls was refused in the window.
+        Each window has ``cells`` cells. Arrays have the shape (n_clients, n_windows). A client's
+        demand in a window is its service in the window plus the tokens due but not received at the
+        window's end. Tokens of calls that were refused before the window are not due. A client
+        counts as delayed if its calls waited in half of the window's cells and for more than 5% of
+        their time. A client also counts as delayed if one of its calls was refused in the window.
         """
         total = np.cumsum(np.pad(self.service, ((0, 0), (1, 0))), axis=1)
         service = np.maximum(0.0, _increase_over(total, cells))
@@ -155,8 +155,8 @@ def worst_window(
 ) -> WorstWindow | None:
     """Return the window with the lowest share of any client, or None if no client is judged.
 
-    A client is judged only in windows in which it was delayed. In such a window, its fair share
-    must be at least ``least_requests`` times the mean size of its requests.
+    A client is judged only in windows in which it was delayed and its fair share was at least
+    ``least_requests`` times the mean size of its requests.
     """
     cells = line.window_cells(length_s)
     service, entitlement, held_up = line.window_shares(cells)
@@ -180,8 +180,8 @@ def judged_shares(
 ) -> Floats:
     """Return the share of each client in each window, at most 1; NaN if the client is not judged.
 
-    A client is judged in a window if it was delayed and its fair share was large enough. Arrays
-    have the shape (n_clients, n_windows), and amounts are weighted tokens.
+    A client is judged in a window if it was delayed and its share was at least ``least_requests``
+    mean requests. Arrays have the shape (n_clients, n_windows), and amounts are weighted tokens.
     """
     judged = held_up & (entitlement > 0)
     judged &= entitlement >= least_requests * line.request_cost[:, np.newaxis]
@@ -197,7 +197,7 @@ def least_by_client(
     """Return each client's lowest share of its entitlement in any window of ``length_s`` seconds.
 
     A client is judged only in windows in which its fair share was at least ``least_requests`` times
-    the mean size of its requests. The share is NaN for a client that is judged in no window.
+    the mean size of its requests. The result is NaN for a client that is judged in no window.
     """
     ratio = judged_shares(line, *line.window_shares(line.window_cells(length_s)), least_requests)
     none: Flags = np.asarray(np.isnan(ratio).all(axis=1))
@@ -208,8 +208,8 @@ def backlogged_shares(line: Timeline) -> Floats:
     """Return each client's service while backlogged, divided by its fair share at that time.
 
     Fair shares are computed separately for each short interval (cell) of the window. Generalised
-    processor sharing would guarantee every backlogged client its fair share. The share is NaN for a
-    client that never waited.
+    processor sharing would guarantee every backlogged client its fair share. The result is NaN for
+    a client that never waited.
     """
     service, entitlement, held_up = line.window_shares(1)
     waiting = held_up & (entitlement > 0)

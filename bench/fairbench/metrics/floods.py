@@ -20,7 +20,7 @@ PEAK = 2.5  # In a flood, a client demands at least this multiple of other clien
 USUAL = 75
 EDGE = 0.2  # A flood's edges are cut off if their rate is below this part of its mean rate.
 MOST_FLOODS = 3
-WHOLE = 0.9  # A flood that covers at least this fraction of the time counts as continuous.
+WHOLE = 0.9  # A flood that lasts for at least this fraction of the traffic is continuous.
 
 
 class Flood(NamedTuple):
@@ -30,7 +30,7 @@ class Flood(NamedTuple):
       ``start_s`` and ``end_s``.
     - ``share`` is the client's share of all demand during the flood, in weighted tokens.
     - ``multiple`` is the client's demand during the flood divided by the mean demand of the other
-      clients. Requests in larger floods do not count.
+      clients. Requests of floods found earlier, which are larger, are left out of the mean.
     - ``requests`` is the number of the client's requests in the flood.
     - ``throughout`` is true if the flood lasts nearly as long as the traffic.
     - ``rest`` is the client's share of all demand that does not belong to larger floods.
@@ -51,8 +51,8 @@ def floods(traffic: Traffic, most: int = MOST_FLOODS) -> list[Flood]:
 
     A client's flood is the period with its largest excess demand. Excess demand is demand above
     ``HEAVY`` times the mean demand of the other clients. Because sessions come in bursts, a flood
-    must also have ``PEAK`` times as many tokens as the usual peak of another client in equal time.
-    Each search leaves out the requests of floods found before.
+    of length t must have at least ``PEAK`` times as many tokens as other clients' usual peak in a
+    period of length t. Each search leaves out the requests of floods found before.
     """
     if traffic.span_s <= 0:
         return []
@@ -143,8 +143,8 @@ FEW = 5  # A flood that delayed fewer than this number of requests did no harm.
 class Victim(NamedTuple):
     """A client (by index) whose requests were delayed by a flood.
 
-    During the delays, the client sent ``requests`` requests, whose median wait was ``median_s``
-    seconds. ``usual_s`` is the client's usual wait in seconds.
+    From the flood's first to its last delay, the client sent ``requests`` requests, whose median
+    wait was ``median_s`` seconds. ``usual_s`` is the client's usual wait in seconds.
     """
 
     client: int

@@ -4,8 +4,8 @@
 waiting clients. Input counts as service at admission, and recomputed tokens do not count. A booking
 is a number of tokens that counts as a client's service from one instant on.
 
-The search for the largest gap divides time into short intervals (``Cells``). Each client's service
-at the start and the end of a cell limits the service difference of two clients inside the cell
+The search for the largest gap divides time into short intervals (``Cells``). The service of two
+clients at the start and the end of an interval (cell) bounds their service difference inside it
 (``Pairs``). Only cells that may contain the largest difference are examined at every instant at
 which a client's service grows (``Inside``).
 """
@@ -60,12 +60,12 @@ class Cells:
         return len(self.edge_s) - 1
 
     def cells_of_ends(self, at_s: Floats) -> Ints:
-        """Return the index of the cell that contains an iteration end at each time ``at_s``."""
+        """Return the indices of the time cells with the iteration ends at the times ``at_s``."""
         cells: Ints = np.searchsorted(self.edge_s, at_s, "left") - 1
         return cells
 
     def cells_of_starts(self, at_s: Floats) -> Ints:
-        """Return the index of the cell that contains an iteration start at each time ``at_s``."""
+        """Return the indices of the time cells with the iteration starts at the times ``at_s``."""
         cells: Ints = np.searchsorted(self.edge_s, at_s, "right") - 1
         return cells
 
@@ -101,7 +101,7 @@ class Cells:
         return service[:-1] - average[:, np.newaxis], service[1:] - before[:, np.newaxis]
 
     def _risen(self, low: Floats, high: Floats) -> Floats:
-        """Return by how much a value can have grown since a wait began, given its bounds."""
+        """Return how much a value from ``low`` to ``high`` can have grown since a wait began."""
         low = np.where(self.waits, low, np.inf)
         begins_anew = self.begins | ~self.waits
         least = np.full(low.shape[1], np.inf)
@@ -116,9 +116,9 @@ class Cells:
 def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cells:
     """Divide the run into time cells, in each of which about the same number of log rows ends.
 
-    The number of cells is limited, so that a table of cells and clients is no larger than the log.
-    With more than ``FEW`` clients, the number of cells is also limited to four times the square
-    root of the number of rows.
+    The number of time cells is limited, so that a table of cells and clients is no larger than the
+    log. With more than ``FEW`` clients, the limit is four times the square root of the number of
+    log rows.
     """
     clients, rows = len(facts.clients), len(log)
     most = MANY_CELLS if clients <= FEW else 4 * isqrt(rows)
@@ -180,8 +180,9 @@ class _Part(NamedTuple):
     """A part of the log, without rows in time cells in which fewer than two clients wait.
 
     ``rows`` are the rows kept from ``begin`` to ``after - 1``, sorted by client. The pair of a
-    client and a cell has the number client * n_cells + cell. ``first`` is the lowest pair in which
-    a row may add service. ``reach`` is the highest such pair of the row and of all rows before it.
+    client and a cell has the number client * n_cells + cell. ``first`` is the lowest pair to which
+    a row may add service. ``reach`` is the highest pair to which it or an earlier row may add
+    service.
     """
 
     begin: int
@@ -203,7 +204,7 @@ class _Part(NamedTuple):
             touching = touching[np.argsort(part.start_s[touching], kind="stable")]
         rows = touching[in_order(part.client[touching], clients)[0]]
         before = part.client[rows] * len(cells)
-        # Small integers save memory, because the parts of a large log stay in memory together.
+        # Numbers of rows and pairs are stored as small integers, because all parts stay in memory.
         small = np.min_scalar_type(-max(len(part), clients * len(cells)))
         stretch = own.of_row[rows]
         return cls(
@@ -213,7 +214,7 @@ class _Part(NamedTuple):
         )
 
     def touching(self, places: Places, cells: Cells) -> tuple[Ints, Ints]:
-        """Return all pairs of a place and a log row that may add service to the place."""
+        """Find the log rows that may add service to a client in a time cell, for all ``places``."""
         wanted = (places.client * len(cells) + places.cell).astype(self.first.dtype)
         low = np.searchsorted(self.reach, wanted, "left")
         high = np.searchsorted(self.first, wanted, "right")
@@ -253,7 +254,7 @@ class BookingsByCell:
         return Bookings(*map(np.concatenate, zip(*found, strict=True)))
 
     def _of_rows(self, log: Service, place: Ints, cell: Ints) -> Iterator[Bookings]:
-        """Yield the tokens that log rows add to service: at row starts, and then at step ends."""
+        """Yield the service that log rows add at their start, and then that of each step's end."""
         at_start, _, stepwise = booked_tokens(log, self._view, self._weights)
         own = np.flatnonzero((self._cells.cells_of_starts(log.start_s) == cell) & (at_start > 0))
         yield Bookings(place[own], log.start_s[own], np.full(len(own), START), at_start[own])
@@ -272,14 +273,14 @@ class BookingsByCell:
         )
 
 
-CELLS_AT_ONCE = 2**18  # Bounds for at most this number of cells are in memory at a time.
+CELLS_AT_ONCE = 2**18  # Bounds on service differences are in memory for this number of cells.
 
 
 class Joint(NamedTuple):
     """A table of intervals in which two clients both wait, with one row per interval.
 
-    ``first`` and ``second`` are the indices of the two clients. ``start`` and ``end`` are the
-    bounds of the interval in seconds, and ``low`` and ``high`` are its first and last cells.
+    Clients ``first`` and ``second`` (indices) wait together. ``start`` and ``end`` are the bounds
+    of the interval in seconds, and ``low`` and ``high`` are its first and last cells.
     """
 
     first: Ints
@@ -313,7 +314,7 @@ class Pairs:
         if len(self._clients) > FEW:
             self._ahead, self._behind = cells.ahead(), cells.behind()
             self._furthest = self._behind.max(axis=1)
-            # Upper bounds on how far each client leads the client that is furthest behind.
+            # ``reach`` has upper bounds on each client's service minus the lowest service.
             reach = (self._ahead + self._furthest[:, np.newaxis]).T.ravel()
             begin = client * len(cells)
             bounds = np.column_stack([begin + self._low, begin + self._high + 1]).ravel()
@@ -321,7 +322,7 @@ class Pairs:
             self.promise = np.minimum(self.promise, reached)
 
     def rivals(self, row: int, above: float) -> Ints:
-        """Return the clients that may fall more than ``above`` behind the client of ``row``."""
+        """Return the clients whose service may lag ``row``'s client by more than ``above``."""
         client, cells = self._backlog.client[row], slice(self._low[row], self._high[row] + 1)
         if len(self._clients) <= FEW:
             return np.flatnonzero(self._clients != client)
@@ -332,7 +333,7 @@ class Pairs:
         return np.flatnonzero(apart > above)
 
     def joint(self, row: Ints, rival: Ints, above: float) -> Joint:
-        """Return when the client of each backlog ``row`` and the client ``rival`` both wait.
+        """Return the intervals in which both the client of each ``row`` and ``rival`` wait.
 
         Intervals in which the client of ``row`` receives at most ``above`` tokens are left out.
         """
@@ -368,10 +369,10 @@ def gap_bounds(cells: Cells, joint: Joint) -> tuple[Floats, Floats]:
 class Differences(NamedTuple):
     """Bounds on the service difference of two clients in each time cell in which both wait.
 
-    Each array element is for a cell ``cell`` of the interval in row ``row`` of a ``Joint`` table;
-    ``begin`` has the index of each interval's first element. The service difference in a cell lies
-    between ``least`` and ``most``. ``edge`` is the service difference at the start of a cell, or
-    NaN in the first cell of an interval.
+    Arrays have an element for each time cell of each interval: the interval is row ``row`` of a
+    ``Joint`` table. ``begin`` has the index of each interval's first element. The service
+    difference in a cell lies between ``least`` and ``most``. ``edge`` is the service difference at
+    the start of a cell, or NaN in the first cell of an interval.
     """
 
     row: Ints
@@ -407,12 +408,12 @@ class Differences(NamedTuple):
 
     @property
     def at_most(self) -> Floats:
-        """An upper bound, per interval, on the largest minus the smallest service difference."""
+        """Per interval, an upper bound on the change in the two clients' service difference."""
         return self.highest - self.lowest
 
     @property
     def at_least(self) -> Floats:
-        """A lower bound, per interval, on the largest minus the smallest service difference."""
+        """Per interval, a lower bound on the change in the two clients' service difference."""
         high = np.fmax.reduceat(self.edge, self.begin)
         found: Floats = np.nan_to_num(high - np.fmin.reduceat(self.edge, self.begin))
         return found
@@ -429,9 +430,9 @@ class Inside:
         self._bookings = BookingsByCell(log, view, cells, facts)
 
     def ranges(self, joint: Joint, above: float) -> Floats:
-        """Return, for each interval of ``joint``, largest minus smallest service difference.
+        """Return the change in two clients' service difference within each interval of ``joint``.
 
-        The largest result is exact if it exceeds ``above``; all other results may be too small.
+        The largest change is exact if it exceeds ``above``; smaller changes may be underestimated.
         """
         parts = portions(joint.high + 1 - joint.low, CELLS_AT_ONCE)
         return np.concatenate([self._ranges(joint.take(some), above) for some in parts])
@@ -491,7 +492,7 @@ class Inside:
         return service
 
 
-PAIRS_AT_ONCE = 2**16  # Bounds are computed for at most this number of pairs at once.
+PAIRS_AT_ONCE = 2**16  # Bounds are computed at once for this number of pairs of clients.
 MOST_LISTED = 2**18
 # The search first examines 8 intervals in which two clients wait, and then 4,096 at a time.
 EXAMINED_FIRST, EXAMINED_AT_ONCE = 8, 2**12
@@ -517,12 +518,11 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
 
     The gap of clients f and g is the largest |W_f(t1, t2)/w_f - W_g(t1, t2)/w_g| for two times t1
     and t2 in an interval in which both wait. W_f(t1, t2) is the service of client f between the two
-    times in weighted tokens, and w_f is its weight. If both clients wait from a to e, tokens
-    counted at the end of an iteration are included in (a, e], and tokens counted at the start of an
-    iteration in [a, e). The events of one instant have an order: an iteration ends, then requests
-    arrive, and then an iteration admits requests. Service is measured in the ``View`` of the
-    theorem's bound, or in ``View.CHARGED`` if no theorem applies. Precondition: in some interval,
-    two clients always had a request waiting on every worker (``backlog.shared``).
+    times in weighted tokens, and w_f is its weight. If both wait from a to e, iteration starts in
+    [a, e) and ends in (a, e] are included. At one instant, an iteration ends, then requests arrive,
+    and then an iteration admits requests. If a theorem bounds the service gap, service is measured
+    in the theorem's ``View``, and otherwise in ``View.CHARGED``. Precondition: ``backlog.shared``
+    (in an interval, two clients always had a request waiting on every worker).
     """
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
     return _Search(backlog, log, view, facts).largest()

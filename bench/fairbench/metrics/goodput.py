@@ -1,9 +1,9 @@
 """Goodput (the service of requests that meet their latency targets) and useful service.
 
-Goodput per second counts the requests that finished in the window. All other metrics of goodput
-count all requests of the programs that arrived in the window, up to the end of the run. Unfinished
-requests count as late. Requests that a program never sent also count as late, because a starved
-client sends fewer requests.
+Goodput per second counts the requests that finished in the window. Metrics of goodput that are not
+per second count all requests of the programs that arrived in the window, up to the end of the run.
+Unfinished requests count as late. Requests that a program never sent also count as late, because a
+starved client sends fewer requests.
 
 Padding is tokens that a heavy client requests but does not need. Useful service is service without
 padding.
@@ -222,9 +222,9 @@ def median(values: Floats) -> float:
 class GroupService(NamedTuple):
     """The useful service that a group of clients received before a given time, in weighted tokens.
 
-    ``served`` is the service without padding that the clients received before a time t. ``due`` is
-    the demand, without padding, of their programs that arrived before t. ``programs`` is the number
-    of programs that arrived before t; ``finished`` is the number of programs that ended before t.
+    ``served`` is the useful service of the group before a time t. ``due`` is the demand, without
+    padding, of the group's programs that arrived before t. ``programs`` is the number of programs
+    that arrived before t; ``finished`` is the number of programs that ended before t.
     """
 
     served: float
@@ -244,7 +244,7 @@ class GroupService(NamedTuple):
 
 
 def group_service(tables: Tables, padding: Mapping[int, Padding], end_s: float) -> GroupService:
-    """Return the service without padding of the clients in ``padding`` before ``end_s``.
+    """Return the useful service before ``end_s`` of the clients that are listed in ``padding``.
 
     If padding makes answers k times as long, each output token counts as 1/k useful token, because
     a program can use only complete answers.
@@ -280,7 +280,7 @@ def useful(
 def _served(
     tables: Tables, padding: Mapping[int, Padding], window: Window, weights: ServiceWeights
 ) -> tuple[Floats, Floats]:
-    """Return each client's service without output padding, and the input padding in it."""
+    """Return each client's service without output padding, and each client's input padding."""
     count = len(tables.clients)
     waste, output = _prices(padding, count, weights)
     booked = booked_in(tables.service, window, count)

@@ -1,4 +1,4 @@
-"""Lower bounds on a run's GPU time and duration, and the purposes of the GPU time it used.
+"""Lower bounds on a run's GPU time and duration, and the run's GPU time by purpose.
 
 Each least time is a lower bound that no scheduler can beat with the same engine and timing profile
 (docs/reference/metrics.md).
@@ -61,7 +61,7 @@ def limit_values(tables: Tables, facts: Facts, got: Shares) -> dict[str, Any]:
     return {**run, "limit_cause": least.cause}
 
 
-# ``WORK`` is reported as the cause if its bound is at least 90% of the least makespan (duration).
+# The cause of the least makespan is ``WORK`` if all work takes at least 90% of this makespan.
 NEARLY = 0.9
 
 
@@ -103,11 +103,11 @@ class Makespan(NamedTuple):
 def least_makespan(tables: Tables, facts: Facts, work: LeastWork, alone_s: Floats) -> Makespan:
     """Return the time before which no scheduler could have finished the run's requests.
 
-    The time is the largest of three bounds. The first bound is the time that all replicas need for
-    all work. The second bound adds the time of an arrival and the time for all work that arrives
-    from then on. The third bound is the latest end of a program if each program ran alone. A
-    program that waits for an earlier program of its client is assumed to have arrived at the start.
-    ``alone_s`` holds the ``alone_times`` of the programs.
+    The returned time is the largest of three lower bounds on the run's end. ``WORK`` is the time
+    that all replicas need for all work. ``ARRIVALS`` is an arrival time plus the time for the work
+    that arrives from this time on. ``PROGRAM`` is the latest end of a program if each program ran
+    alone. A program that waits for an earlier program of its client is assumed to arrive when the
+    run starts. ``alone_s`` holds the ``alone_times`` of the programs.
     """
     arrival_s = program_arrivals(tables.programs, facts)
     ends_s = arrival_s + alone_s
@@ -131,9 +131,9 @@ class InMemory(NamedTuple):
 def with_memory(requests: Requests, facts: Facts, work: LeastWork) -> InMemory:
     """Return the highest hit rate of any eviction policy, and the least run time at this rate.
 
-    The order of prompts is that of the run. Tokens that are computed again because memory is small
-    are assumed to need no attention time. The hit rate and the run time are NaN if all prefixes fit
-    in memory. Precondition: the facts contain prices, and the compulsory tokens are known.
+    Prompts keep the run's order. Tokens that are computed again because memory is small are assumed
+    to need no attention time. The hit rate and the run time are NaN if all prefixes fit in memory.
+    Precondition: ``facts.prices`` and ``requests.compulsory_tokens`` are known.
     """
     if facts.least_computed is None:
         return InMemory(nan, nan)
@@ -150,12 +150,12 @@ def with_memory(requests: Requests, facts: Facts, work: LeastWork) -> InMemory:
 def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> Floats:
     """Return the least time of each program alone on an idle cluster, in seconds.
 
-    The bound assumes that all of a prompt but its last token is cached, and that parallel calls do
-    not delay each other. A call is assumed to wait only for the shortest call at each smaller depth
-    of its program.
+    The least time assumes that all prompt tokens but the last are cached, and that parallel calls
+    do not delay each other. A call is assumed to wait only for the shortest call at each smaller
+    depth of its program.
 
     Returns:
-        The least times in seconds, shape (n_programs,). An unfinished call counts as 0 s.
+        The least times in seconds, shape (n_programs,). Unfinished calls take 0 s.
     """
     program = program_rows(requests, programs)
     served = np.flatnonzero((requests.status == FINISHED) & (program >= 0))
@@ -179,10 +179,10 @@ def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> F
 def most_service(tables: Tables, facts: Facts, got: Shares, work: LeastWork, share: float) -> float:
     """Return the highest service rate (tok/s) if every client gets ``share`` of its fair share.
 
-    Every client receives at least ``share`` of its max-min fair share, and at most its demand. The
-    remaining GPU time serves the clients that need the least GPU time per token. A client's service
-    is assumed to be a uniform mix of all its requests. The rate is NaN for a disaggregated cluster,
-    and for an empty window.
+    Every client receives at least ``share`` of its max-min fair share, and at most its demand. GPU
+    time beyond these minimum shares serves the clients that need the least GPU time per token. A
+    client's service is assumed to be a uniform mix of all its requests. The result is NaN for a
+    disaggregated cluster, and for an empty window.
     """
     clients, requests = len(facts.clients), tables.requests
     if facts.prefill_workers is not None or not got.window.length_s:
@@ -212,7 +212,7 @@ def most_at(price: Floats, demand: Floats, weight: Floats, share: float, time_s:
 
 
 def cheapest(price: Floats, most: Floats, least: Floats, total: float) -> float:
-    """Return the least GPU time (s) for ``total`` tokens if clients get ``least`` to ``most``."""
+    """Return the least GPU time (s) for ``total`` tokens, ``least`` to ``most`` for each client."""
     order = np.argsort(price, kind="stable")
     room = np.cumsum((most - least)[order])
     more = np.diff(np.minimum(room, max(0.0, total - float(least.sum()))), prepend=0.0)
@@ -220,7 +220,7 @@ def cheapest(price: Floats, most: Floats, least: Floats, total: float) -> float:
 
 
 def _victims_alone_s(tables: Tables, facts: Facts, program_s: Floats) -> float:
-    """Return the P95 of least latencies (s), averaged over the well-behaved clients."""
+    """Return the P95 latency (s) if programs ran alone, averaged over well-behaved clients."""
     requests, programs, prices = tables.requests, tables.programs, facts.prices
     assert prices is not None
     if facts.latency == "ttft":
@@ -238,7 +238,7 @@ def _victims_alone_s(tables: Tables, facts: Facts, program_s: Floats) -> float:
 class TimeSpent(NamedTuple):
     """The GPU time of all replicas by purpose, in seconds; the fields add up to the total."""
 
-    prefill_s: float  # time for prompt tokens that no cache can save, at the speed of full passes
+    prefill_s: float  # time for prompt tokens that no cache can save, at full speed
     decode_s: float  # time for output tokens, at the speed of full batches
     recomputed_s: float  # time for computing prefixes that had been computed before
     retracted_s: float  # time for computing tokens again after a retraction
@@ -262,8 +262,8 @@ def time_spent(tables: Tables, facts: Facts, work: LeastWork) -> TimeSpent:
     served = requests.status == FINISHED
     assert requests.compulsory_tokens is not None
     computed_s = prices.prompt_s(requests.input_tokens, requests.extend_tokens)
-    # Only the sum over all requests is correct, because a prefix that several requests share may be
-    # counted for another request than the one that computed it.
+    # The recomputed time is correct only in total over all requests, because a shared prefix may be
+    # charged to a request that did not compute it.
     recomputed_s = float(computed_s[served].sum() - work.prefill_s.sum())
     begun = ~served & ~np.isnan(requests.admitted_s)
     answers_s = prices.answer_s(requests.input_tokens, requests.output_tokens)
@@ -348,10 +348,10 @@ def work_from(
 ) -> WorkFrom:
     """Return the work that cannot begin before each time; times are in descending order.
 
-    The records charge a shared prefix to the request R that finished first, but another scheduler
-    may compute the prefix for any request that contains it. If all requests that can begin before a
-    time t finished before R, none of these requests contains the prefix, and all work charged to R
-    counts as work after t. Otherwise, only one prompt token of R counts as work after t.
+    The records charge a shared prefix to the request that finished first, but a different scheduler
+    may compute the prefix for any request that contains it. If a request finished later than all
+    requests that can begin before a time, none of these contains its prefix. Then all work charged
+    to it counts as work after this time, and otherwise only one of its prompt tokens.
 
     Args:
         requests: All requests of the run.

@@ -122,7 +122,7 @@ class Shown(NamedTuple):
 class Column(NamedTuple):
     """The column of a metric in a table; ``heading`` has one or two lines.
 
-    The other attributes of a column are described at ``Metric`` and ``Shown``.
+    All attributes but ``heading`` are described at ``Metric`` and ``Shown``.
     """
 
     key: str

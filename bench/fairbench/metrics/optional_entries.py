@@ -120,7 +120,7 @@ GOODPUT = tuple(map(_goodput, (
 
 
 def _in_windows(length_s: float, key: str, when: str) -> tuple[Metric, Metric]:
-    """Return two metrics of shares in windows: the lowest of any client, and each client's."""
+    """Return the metrics of all clients' lowest, and each client's, fair share in any window."""
     shown = (Shown(Display.CONTRAST, 2), Shown(Display.REPEATS, 14)) if length_s == 60 else ()
     common = Metric(
         key, f"of fair share {when}", better=MORE, of=CLIENT, form=Form.PERCENT, most=1.0,
@@ -316,7 +316,7 @@ def _slowdown(percent: int) -> tuple[Metric, Metric]:
 
 
 def _session_share(length_s: float, key: str, when: str, *shown: Shown) -> tuple[Metric, Metric]:
-    """Return two metrics of the lowest share of a session: in the run and per client."""
+    """Return the metrics of the lowest fair share that a session got, in the run and by client."""
     common = Metric(
         key, f"lowest share of a session {when}", better=MORE, of=CLIENT, form=Form.PERCENT,
         most=1.0, undefined=TOO_FEW_CALLS,
@@ -422,7 +422,7 @@ SIDES = tuple(map(_side, (
 
 
 def _limit(metric: Metric) -> Metric:
-    """Return the metric with a function that reads the value from ``RunData.limit_values``."""
+    """Return ``metric`` with a function that reads its value from ``RunData.limit_values``."""
     return replace(
         metric,
         when=lambda run: metric.key in run.limit_values,

@@ -27,7 +27,7 @@ from fairbench.metrics.stalls import (
 )
 
 SLOWER = 2.0
-# percentiles that stand for a log's least time per prompt token and for its shortest gap
+# percentiles that stand for a log's least time per prompt token and shortest gap between tokens
 FASTEST, SHORTEST = 5, 10
 TOGETHER_S = 1e-3
 # A stall has a known cause only if prompts are computed for at least half of the stall.
@@ -73,10 +73,10 @@ class Prompts(NamedTuple):
 class Cause(NamedTuple):
     """A prompt that caused stalls, and the longest of these stalls.
 
-    - ``prompt`` is the prompt's row in the table of requests, or -1 if the cause is unknown.
+    - ``prompt`` is the prompt's row in the table of requests, or -1 if the prompt is unknown.
     - ``stalls`` is the number of stalls, and ``clients`` is the number of stalled clients.
-    - ``request`` is the row of the request with the longest stall. This stall began at ``start_s``
-      and lasted for ``gap_s`` seconds.
+    - ``request`` is the row of the request with the longest stall, which began at ``start_s`` and
+      lasted for ``gap_s`` seconds.
     """
 
     prompt: int
@@ -119,10 +119,10 @@ def recorded_limit_s(gaps: TokenGaps, facts: Facts) -> float:
 def recorded_stalls(requests: Requests, gaps: TokenGaps, facts: Facts) -> Stalls:
     """Return the stalls of a run or a log whose gaps between tokens were recorded.
 
-    If prompts were computed in a gap, the gap's time beyond the client's usual gap is stall time.
-    Stall time never exceeds the time in which the prompts were computed. The stall time of a gap is
-    attributed to the clients of the prompts computed in the gap, in proportion to the computed
-    tokens.
+    If prompts were computed in a gap, the gap's time beyond the client's usual gap is stall time. A
+    gap's stall time never exceeds the time in which prompts were computed in the gap. The stall
+    time of a gap is attributed to the clients of the prompts computed in the gap, in proportion to
+    the computed tokens.
     """
     clients = len(facts.clients)
     prompts, worker = prompts_of(requests), requests.worker[gaps.request]
@@ -165,7 +165,7 @@ def _held_up_s(
 ) -> Floats:
     """Return the stall time in each gap, in seconds (see ``recorded_stalls``).
 
-    The usual gap is a client's median gap without prompts, or all clients' median if it has none.
+    A client's usual gap is its (or else all clients') median gap without computed prompts.
     """
     gap_s, beside_s = end_s - begin_s, prompts.seconds_in(begin_s, end_s)
     alone = beside_s <= 0

@@ -106,8 +106,8 @@ class Requests(Table):
     - ``estimated`` is 1 if a server did not report the request's tokens; None if all tokens are
       known.
     - ``compulsory_tokens`` is the number of prompt tokens, at least 1, that no earlier prompt or
-      answer of the run contains. The column is 0 for an unfinished request, and None if the content
-      of prompts is unknown.
+      answer of the run contains. An unfinished request has 0 compulsory tokens; the column is None
+      if prompts are unknown.
     """
 
     request_id: Ints
@@ -167,14 +167,14 @@ class Service(Table):
     A stretch consists of ``steps`` iterations of one worker with an unchanged batch. Each step
     lasts ``step_growth_s`` seconds longer than the step before, because contexts grow. The log
     represents a prefill iteration by a stretch of one step. Rows of one worker overlap in time only
-    if they belong to the same stretch.
+    if they have the same batch.
 
     - ``input_tokens`` and ``extend_charged_tokens`` count as service from ``start_s`` on, when the
       requests are admitted.
     - ``extend_tokens`` are the uncached input tokens, which count as service from ``end_s`` on.
     - ``output_tokens / steps`` tokens are added at the end of every step.
-    - ``recompute_tokens`` are tokens computed again after retractions. No other column contains
-      these tokens.
+    - ``recompute_tokens`` are tokens computed again after retractions. Recomputed tokens are in no
+      other column.
     - ``gpu_s`` is the client's part of the GPU time in seconds; None if the composition of
       iterations is unknown.
     """
@@ -228,7 +228,7 @@ class Client(NamedTuple):
     - ``weight`` is the client's entitlement relative to other clients.
     - ``targets`` are the latency targets of the client's requests, and ``service_class`` is the
       name of the class that sets the targets, or "".
-    - ``owner`` is the client's owner; "" stands for an owner in the name, or for no owner.
+    - ``owner`` is the client's owner, or "" if the client's name contains the owner or it has none.
     - ``padding`` is the useless part of the client's requests.
     """
 
@@ -324,7 +324,7 @@ class WorkPrices(NamedTuple):
     def alone_s(self, input_tokens: Ints, output_tokens: Ints) -> Floats:
         """Return the least time in seconds that each request takes on an idle replica.
 
-        The least time assumes that the cache contains all prompt tokens but the last one.
+        The cache is assumed to contain all prompt tokens but the last one.
         """
         attention_s = np.maximum(self.attention_s * input_tokens, self.read_s * (input_tokens - 1))
         steps = np.maximum(output_tokens - 1, 0)
@@ -357,7 +357,7 @@ class Facts:
       the run's requests, in order, with the KV memory of all replicas. ``least_computed`` is None
       if unknown, or if all prefixes fit into memory.
     - ``closed_loop`` are the clients that start a program only after an earlier program has ended.
-    - ``failed`` is the number of requests that broke off, which the tables show as refused.
+    - ``failed`` is the number of requests that failed; ``Requests`` shows them as refused.
     - ``sessions`` tells whether programs are recorded sessions, with think time between calls.
     """
 
@@ -418,7 +418,7 @@ class TokenGaps(NamedTuple):
 
 
 class Measurements(NamedTuple):
-    """Measurements that the tables do not contain, from the driver of a live run or from a log.
+    """Measurements from a live run's driver or from a log, beyond those in ``Tables``.
 
     - ``gaps_s`` are the seconds between consecutive tokens of completed requests; None if unknown.
     - ``late_ms`` is the delay of each request between its planned and its real sending time.

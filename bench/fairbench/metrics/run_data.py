@@ -219,7 +219,7 @@ class RunData:
         return self.tenants
 
     def noted_share(self, share: float) -> Noted:
-        """Return a share as a metric's value, with the reason if no share can be reported."""
+        """Return a received share as a metric's value, or the reason why it is not reported."""
         return Noted(share, self.fair_shares.not_judged)
 
     @cached_property
@@ -236,13 +236,13 @@ class RunData:
 
     @cached_property
     def gap_bound(self) -> Noted:
-        """The theorem's bound on the service gap, in weighted tokens."""
+        """The bound that a fairness theorem sets on the service gap, in weighted tokens."""
         bound = gap_bound(self.requests, self.log, self.facts)
         return Noted(bound, self.facts.bound_unavailable)
 
     @property
     def gap_bound_s(self) -> Noted:
-        """The theorem's bound, divided by the cluster's service per second in the window."""
+        """The fairness theorem's bound on the gap, divided by the service rate in ``window``."""
         bound = self.facts.bound
         if bound is None:
             return Noted(NAN, self.facts.bound_unavailable)
@@ -265,16 +265,16 @@ class RunData:
 
     @cached_property
     def timeline(self) -> Timeline | None:
-        """Service and waits over time in the window; None if every client got enough service."""
+        """Service and waits over time in the window; None if every client got its due service."""
         if not (self.clients and self.window.length_s and self.fair_shares.contended):
             return None
         return timeline(self.seen, self.programs, self.log, self.facts, self.window)
 
     @cached_property
     def worst_shares(self) -> dict[float, Floats]:
-        """Each client's lowest share in any window, by the length of the windows in seconds.
+        """The lowest part of its fair share that each client got in a window, by window length.
 
-        The value at the key 0 is each client's share over all periods in which it was backlogged.
+        The key 0 stands for all periods in which the client was backlogged, instead of a window.
         """
         line = self.timeline
         if line is None:
@@ -283,12 +283,12 @@ class RunData:
         return {**found, 0.0: backlogged_shares(line)}
 
     def share_in_worst_window(self, length_s: float) -> list[Noted]:
-        """Return each client's lowest share in any window of ``length_s`` seconds."""
+        """Return the lowest part of its fair share that each client got in ``length_s`` seconds."""
         why = self.why_no_window
         return [Noted(share, why) for share in self.worst_shares[length_s].tolist()]
 
     def least_share_in_windows(self, length_s: float) -> Noted:
-        """Return the lowest share of any client in any window of ``length_s`` seconds."""
+        """Return the lowest part of a fair share that any client got in ``length_s`` seconds."""
         return Noted(least(self.worst_shares[length_s]), self.why_no_window)
 
     @property
@@ -308,7 +308,7 @@ class RunData:
 
     @cached_property
     def useful_service(self) -> Floats:
-        """The service of each client in the window without padding, in weighted tokens."""
+        """Each client's useful service (without padding) in the window, in weighted tokens."""
         padding = padding_of(self.facts)
         return useful(self.tables, padding, self.window, self.facts.weights)
 
@@ -406,9 +406,9 @@ class RunData:
     def session_shares(self) -> dict[float, Floats]:
         """The fraction of its fair share that each session received, by window length in seconds.
 
-        The value at the key 0 is each session's share in the whole window, or NaN if its fair share
-        is less than four calls of mean size. The value at any other key is each session's lowest
-        share in sliding windows of this length.
+        The key 0 stands for the run's whole window; the value is NaN if the session's fair share is
+        less than four calls of mean size. The key ``SESSION_WINDOW_S`` stands for the lowest
+        fraction in sliding windows of this length.
         """
         run = self.of_sessions
         line = None if run is None else run.timeline
@@ -454,5 +454,5 @@ class RunData:
 
     @cached_property
     def limit_values(self) -> Mapping[str, Any]:
-        """Metrics of lower bounds and of GPU time by purpose; empty if the bounds are unknown."""
+        """Lower bounds on times, and GPU time by purpose, as metrics; empty if they are unknown."""
         return limit_values(self.tables, self.cut, self.fair_shares)

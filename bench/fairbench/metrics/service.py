@@ -1,9 +1,9 @@
-"""Service of each client over time, exact to the decode step, and GPU time.
+"""The GPU time of clients, and their service over time with the precision of a decode step.
 
 A token is "booked" at the instant from which on it counts as service. Tokens charged at admission
 are booked at the start of an iteration, and computed input tokens at the iteration's end. An output
 token is booked at the end of its decode step. A stretch is a period in which the batch does not
-change. A log has a row for each client in a stretch, but the times of a stretch are computed only
+change. A log has a row for each client in a stretch, but a stretch's step times are computed only
 once.
 """
 
@@ -125,23 +125,23 @@ def _step_end(start_s: Floats, first_s: Floats, growth_s: Floats, number: Ints) 
     return end_s
 
 
-# Uncached tokens count at admission (``Booked.on_one_clock``) if the numbers of computed and of
-# admitted tokens in a window differ by more than this fraction.
+# If a window's computed and admitted uncached tokens differ by more than this fraction, uncached
+# tokens count as service from their admission on (``Booked.on_one_clock``).
 MOST_UNDER_WAY = 0.1
 
 
 class View(Enum):
     """Ways to measure service; OUTPUT and EXTEND count plain tokens, the others weighted tokens.
 
-    In the formulas, w_e is the price of an input token, and w_q is the price of an output token.
+    In the comments on views, w_e and w_q are the prices of an input token and an output token.
     """
 
     # The service that clients see is w_e * input + w_q * output ([DLPM] §6.1).
     CLIENT = "client"
     # Computed service, the work of the cluster, is w_e * computed input + w_q * output ([DLPM] §3).
     ACTUAL = "actual"
-    # Charged service is w_e * uncached input + w_q * output. Input counts at admission. The
-    # fairness theorems bound the difference in charged service between clients.
+    # Charged service is w_e * uncached input + w_q * output. Input counts as service from its
+    # admission on. The fairness theorems bound the difference in charged service between clients.
     CHARGED = "charged"
     OUTPUT = "output"
     EXTEND = "extend"
@@ -188,7 +188,7 @@ class Booked(NamedTuple):
 
 
 def booked_in(log: ServiceRows, window: Window, clients: int) -> Booked:
-    """Return the tokens of each client that count as service in the half-open window."""
+    """Return the tokens of each client that count as service in the half-open ``window``."""
     total = np.zeros((4, clients))
     if window.length_s == 0:
         return Booked(*total)
@@ -281,12 +281,12 @@ def _step_bookings(
 ) -> tuple[Ints, Floats, Ints]:
     """Return how many tokens the steps of each log row add between consecutive ``times``.
 
-    The first elements of the returned arrays are for the end of each row. The following elements
-    are for the times inside each row.
+    The returned arrays begin with an element for the end of each log row. Elements for each of
+    ``times`` inside a row come after the elements for ends.
 
     Returns:
-        The index in ``times`` of the time before which the tokens were added, the number of tokens,
-        and the row of each element for a time inside a row.
+        The index in ``times`` of the first time after the tokens were added; the number of tokens;
+        and the log row of each element for a time inside a row.
     """
     side: Literal["left", "right"] = "left" if inclusive else "right"
     last = np.searchsorted(times, log.end_s, side)
@@ -295,7 +295,7 @@ def _step_bookings(
     count = np.where(log.steps > 1, np.maximum(0, high - low), 0)
     stretch, place = spread(low, count)
     done = steps_by(log, stretch, times[place], inclusive)
-    # ``since`` counts the steps between consecutive ``times``, and ``left`` the steps after them.
+    # ``since`` counts steps between ``times``. ``left`` counts a stretch's steps after them.
     since = np.diff(done, prepend=0)
     begin = np.cumsum(count) - count
     cut = count > 0
@@ -354,7 +354,7 @@ WARN_ABOVE = 0.1  # Commands warn if more than this part of busy time is outside
 def outside_fit_ratio(log: ServiceRows, fit: FitLimits | None) -> float:
     """Return the fraction of busy time in decode steps beyond the timing profile's fitted range.
 
-    The fraction is NaN if no worker was busy, or if the range of the profile's fit is unknown.
+    The result is NaN if no worker was busy, or if the range of the profile's fit is unknown.
     """
     if fit is None:
         return float("nan")
@@ -380,11 +380,11 @@ def service_of(requests: Requests, last_token_s: Floats) -> Service:
     """Return the service log of a live run, estimated from what the clients of the server see.
 
     The log has a prefill row for each answered request, from its admission to its first token. A
-    request's input counts at the start of its prefill row. Its computed input and first token count
-    at the end of the row. Each request with at least two tokens also gets a decode row from the
-    first to the last token. The tokens of a decode row are divided evenly among at most
-    ``DECODE_STEPS`` steps, because one step per token would take gigabytes of memory. The rows are
-    sorted by start time and worker.
+    request's input counts as service from the start of its prefill row on. Its computed input and
+    first token count as service from the row's end on. A request with at least two tokens has a
+    second row, the decode row, from its first to its last token. The tokens of a decode row are
+    divided evenly among at most ``DECODE_STEPS`` steps, because one step per token would take
+    gigabytes of memory. The rows are sorted by start time and worker.
 
     Unlike in a simulated log, rows of one worker overlap, ``context_tokens`` is 0, and
     ``batch_size`` is always 1. At any time, a client's service is wrong by at most the tokens of

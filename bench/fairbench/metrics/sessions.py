@@ -77,7 +77,7 @@ class RecordedSessions:
 
     @cached_property
     def slowdown(self) -> Floats:
-        """Each session's busy time divided by its busy time alone (1 or more); NaN if unknown."""
+        """Each session's busy time divided by its busy time if it ran alone; NaN if unknown."""
         calls = self.calls
         ends_s = np.minimum(calls.end_s, calls.requests.arrival_s + calls.alone_s)
         alone_s = _union_s(calls, ends_s, len(self._programs))
@@ -222,13 +222,13 @@ def _calls_of(requests: Requests, programs: Programs, horizon_s: float) -> Calls
 def _alone_s(calls: Requests, session: Ints) -> Floats:
     """Return the seconds that each call takes alone, with only the session's own prefix cached.
 
-    Alone, a call computes the part of its prompt that is longer than every earlier prompt with its
-    answer in the session. The call never computes more tokens than in the run.
+    A call that runs alone computes only its prompt tokens beyond the longest earlier prompt and
+    answer of the session. A lone call is assumed to compute no more tokens than it did in the run.
     """
     context = calls.input_tokens + calls.output_tokens
     before = np.zeros(len(context), np.int64)
-    # ``offsets`` make the values of each session larger than those of all earlier sessions. The
-    # running maximum over all calls is therefore a running maximum within each session.
+    # ``offsets`` make each session's values of ``context`` exceed all earlier sessions' values, so
+    # the running maximum over all calls is a running maximum within each session.
     offsets = session * (int(context.max(initial=0)) + 1)
     before[1:] = (np.maximum.accumulate(context + offsets) - offsets)[:-1]
     before[np.flatnonzero(np.diff(session, prepend=-1))] = 0

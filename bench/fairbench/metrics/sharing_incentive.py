@@ -1,4 +1,4 @@
-"""Metrics that compare a run with other runs: shares of the best total, and sharing incentives."""
+"""Metrics that compare runs: service relative to the best fair share, and sharing incentives."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class RunBeside:
 
     @property
     def least_share(self) -> Noted:
-        """The lowest share of any client in ``best_shares``."""
+        """The lowest value of any client in ``best_shares``."""
         found = least(np.array([share.value for share in self.best_shares]))
         return Noted(found, "" if self._contended else NOT_CONTENDED)
 
@@ -86,8 +86,8 @@ class RunBeside:
 def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censored: bool) -> Noted:
     """Return a client's latency on the shared cluster, divided by its latency if it ran alone.
 
-    Alone, the client runs on its part of the cluster. A client with a ratio of at most 1 has no
-    reason to leave the shared cluster. If one latency is only a bound, the ratio is also a bound.
+    If alone, a client has the part of the cluster that its weight gives it. A client with a latency
+    ratio of at most 1 has no reason to leave. If one latency is a bound, so is their ratio.
 
     Args:
         shared: The client's row in the summary of the shared run.
@@ -110,7 +110,7 @@ def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censo
 
 
 def worst(ratios: Sequence[Noted]) -> Noted:
-    """Return the largest of the ratios, or an undefined ratio if one of them is undefined."""
+    """Return the largest latency ratio of any client, or an undefined ratio if there is one."""
     undefined = next((one for one in ratios if not isfinite(one.value)), None)
     if undefined or not ratios:
         return undefined or Noted(NAN, NO_VICTIM)

@@ -1,7 +1,7 @@
 """Stalls: how long answers in progress are held up, and by whose prompts.
 
 A batch that computes prompts delays every sequence that decodes on the same replica. Clients are
-held responsible for the delay in proportion to the prompt tokens that were computed for them.
+held responsible for a stall in proportion to the prompt tokens that were computed for them.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def by_client(answers: Answers, values: Floats, clients: int) -> Floats:
 def _stretches(log: Service, costs: RequestCosts, ended_s: float) -> tuple[Steps, Rows]:
     """Return the tables ``Steps`` and ``Rows`` for a part of one worker's service log.
 
-    ``ended_s`` is the end of the last decode step before this part of the log.
+    ``ended_s`` is the end of the last decode step before ``log`` begins.
     """
     start_s, first, stretch = np.unique(log.start_s, return_index=True, return_inverse=True)
     end_s, count = log.end_s[first], log.steps[first]
@@ -281,8 +281,8 @@ def _held_up_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
 def _held_up_by_own_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
     """Return the seconds for which the client's own prompts held up each answer.
 
-    Shifting each client's times by more than the run's length lets one interpolation serve all
-    clients.
+    The times of each client are shifted by more than the run's length, so that clients do not
+    overlap and one call of ``growth`` is enough.
     """
     if not len(prompts.client):
         return np.zeros(len(answers.client))
@@ -300,7 +300,7 @@ def _held_up_by_own_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
 
 
 def growth(times_s: Floats, sums: Floats, begin_s: Floats, end_s: Floats) -> Floats:
-    """Return by how much the interpolated ``sums`` grow from each begin to each end."""
+    """Return how much the interpolated ``sums`` grow from each ``begin_s`` to its ``end_s``."""
     grown: Floats = np.interp(end_s, times_s, sums) - np.interp(begin_s, times_s, sums)
     return grown
 
@@ -338,7 +338,7 @@ def _add_gaps(gaps: Gaps, requests: Requests, steps: Steps, rows: Rows) -> None:
 
 
 class OtherPrompts:
-    """A search structure for the periods in which prompts of other clients were computed."""
+    """A search structure for periods in which prompts of clients but a given one were computed."""
 
     def __init__(self, rows: Rows, stretches: int) -> None:
         self._stretches = stretches
@@ -351,7 +351,7 @@ class OtherPrompts:
         self._own = np.append(0.0, np.cumsum(rows.computed_tokens[prompts][order]))
 
     def between(self, client: Ints, after: Ints, upto: Ints) -> Flags:
-        """Return whether others' prompts were computed in log periods ``after + 1`` to ``upto``."""
+        """Return whether prompts of clients but ``client`` ran from ``after + 1`` to ``upto``."""
         every = self._upto[upto + 1] - self._upto[after + 1]
         first = client * self._stretches
         own = self._own[np.searchsorted(self._keys, first + upto, "right")]
@@ -361,7 +361,7 @@ class OtherPrompts:
 
 
 def _first_tokens(requests: Requests, steps: Steps, rows: Rows) -> Ints:
-    """Return the index in ``steps`` of the period of each first token, or -1 if unknown."""
+    """Return the index in ``steps`` at which each request got its first token; -1 if unknown."""
     prompts = np.flatnonzero(rows.computed_tokens > 0)
     first_s = np.where(np.isfinite(requests.first_token_s), requests.first_token_s, -1.0)
     if not len(prompts):

@@ -143,7 +143,7 @@ def _worst_sessions(run: RunData) -> list[dict[str, Any]]:
     ]
 
 
-# Sessions have fair shares in windows of these lengths in seconds; 0 is the whole window.
+# ``SHARES`` has the lengths (s) of sliding windows for sessions' fair shares; 0: the whole window.
 SHARES = {"share": 0.0, "share_60s": SESSION_WINDOW_S}
 
 

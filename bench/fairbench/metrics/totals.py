@@ -1,4 +1,4 @@
-"""Quantities of a whole run: latencies, cache hits, KV memory, and prefill and decode workers."""
+"""Latencies, cache hits, KV memory, and use of prefill and decode workers over a whole run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def hit_rates(requests: Requests, clients: int) -> list[float]:
     """Return each client's cache hit rate, or NaN for a client without an admitted request."""
     admitted = ~np.isnan(requests.admitted_s)
     client = requests.client[admitted]
-    cached, extended = (  # exact, because all summands are whole numbers
+    cached, extended = (  # these sums of whole numbers are exact
         np.bincount(client, weights=tokens[admitted], minlength=clients).tolist()
         for tokens in (requests.cached_tokens, requests.extend_tokens)
     )
@@ -44,7 +44,7 @@ def time_to_finish(programs: Programs, window: Window, percent: int) -> float:
     """Return the time in seconds at which ``percent`` of the programs had finished.
 
     Only programs that arrived before the end of the window are included, because they arrive under
-    every scheduler. The time is NaN if too few programs finished, or if no program arrived.
+    every scheduler. The result is NaN if too few programs finished, or if no program arrived.
     """
     fixed = programs.take(programs.arrival_s < window.end_s)
     finishes = np.sort(fixed.finish_s[fixed.status == FINISHED])
@@ -57,7 +57,7 @@ class RequestLatencies(NamedTuple):
 
     ``ms`` holds ``ttft`` and ``e2el`` of every completed request. Requests with two tokens or more
     also have ``tpot``, the mean gap between tokens. ``decode_s`` is the time from the first to the
-    last token, summed over requests. ``gaps`` is the number of gaps between tokens in this time.
+    last token, summed over requests. ``gaps`` is the number of token gaps in ``decode_s``.
     """
 
     ms: dict[str, Floats]

@@ -55,7 +55,7 @@ def weighted_tokens(input_tokens: Ints, output_tokens: Ints) -> Floats:
 
 
 class EventStretch(NamedTuple):
-    """The events from index ``first`` to index ``last``, and their total gain minus cost."""
+    """Events from index ``first`` to index ``last``; ``gain`` is their total value minus cost."""
 
     first: int
     last: int
@@ -81,10 +81,10 @@ def traffic_of(clients: Sequence[str], requests: Requests, horizon_s: float) -> 
 
 
 def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
-    """Return the consecutive events that have the largest total gain minus cost.
+    """Return the consecutive events whose sum of ``gains`` minus their ``cost`` is largest.
 
     Args:
-        gains: The gain of each event, such as its tokens, shape (n_events,) with n_events > 0.
+        gains: The value of each event (its tokens, for example), shape (n_events,), n_events > 0.
         cost: The cumulative cost up to each event, which never falls, shape (n_events,). The events
             i to j together cost ``cost[j] - cost[i]``.
     """
@@ -96,8 +96,8 @@ def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
     return EventStretch(first, last, float(after[last] - before[first]))
 
 
-# A wait is long if it exceeds ``LONG_S`` seconds and also ``LONGER`` times a short wait. A short
-# wait is a low percentile (``SHORTEST``) of all waits, which is higher for longer prompts.
+# A wait is long if it exceeds ``LONG_S`` seconds and ``LONGER`` times the percentile ``SHORTEST``
+# of all waits. This percentile is higher for longer prompts.
 LONG_S, LONGER, SHORTEST = 2.0, 3.0, 5
 # In an overload, at least ``LEAST_LATE`` requests have a long wait, and at least half of the
 # clients are delayed. At least half of a delayed client's requests have a long wait.

@@ -1,4 +1,4 @@
-"""Backlogs: when clients had requests waiting, as the fairness theorems require."""
+"""The periods (backlogs) in which a client had requests waiting, as fairness theorems require."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Intervals(NamedTuple):
     end: Floats
 
 
-EVERYWHERE = -1  # A wait in a gateway has this worker number, because any worker may serve it.
+EVERYWHERE = -1  # The worker number of requests that wait in a gateway for any worker
 
 
 class Waits(NamedTuple):
@@ -75,14 +75,14 @@ def merged(start: Floats, end: Floats) -> Intervals:
 def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Intervals]:
     """Merge each queue's overlapping intervals; return the merged intervals and their queues.
 
-    Queues are given by numbers from 0. Arguments have the shape (n_intervals,). The merged
-    intervals are sorted by queue and start.
+    Queues are numbered from 0. Arguments have the shape (n_intervals,). The merged intervals are
+    sorted by queue and start.
     """
     if len(start) == 0:
         return queue, Intervals(start, end)
     order = np.lexsort((start, queue))
     queue, start, end = queue[order], start[order], end[order]
-    # ``reach`` is, for each interval, the latest end so far in its queue; ``latest`` is its rank.
+    # ``reach`` is the latest end in a queue so far, and ``latest`` is its rank in ``ends``.
     ends = np.sort(end)
     before = queue * len(ends)
     latest = np.maximum.accumulate(before + np.searchsorted(ends, end)) - before
@@ -149,7 +149,7 @@ class Backlog(NamedTuple):
         return bool(np.any(self.start[order][1:] < reach[:-1]))
 
     def depth(self, at_s: Floats) -> Ints:
-        """Return how many clients had a backlog at each time, or until exactly this time."""
+        """Return how many clients had a backlog at each time; a backlog includes its end time."""
         begun = np.searchsorted(np.sort(self.start), at_s, "right")
         over = np.searchsorted(np.sort(self.end), at_s, "left")
         return begun - over
@@ -175,16 +175,16 @@ class Overlaps:
         self._ends = self._keys(table.client, np.searchsorted(self._times, table.end))
 
     def found(self, others: Backlog, row: Ints, client: Ints) -> tuple[Ints, Ints]:
-        """Return the rows of this table that overlap with rows of another table.
+        """Return the rows of ``table`` whose intervals overlap in time with rows of ``others``.
 
-        Row ``row[i]`` of the table ``others`` is compared with the intervals of ``client[i]`` in
-        this table. For each overlap, the result has the index i and the row number in this table,
-        in ascending order.
+        Row ``row[i]`` of ``others`` is compared with the intervals of ``client[i]`` in ``table``.
+        For each pair of rows that overlap, the result has the index i and the row number in
+        ``table``, in ascending order.
         """
         begun = np.searchsorted(self._times, others.start, "right")
         over = np.searchsorted(self._times, others.end, "left")
-        # The rows that overlap with an interval are consecutive, from the first row that ends after
-        # its start to the last row that starts before its end.
+        # The rows that overlap with an interval are consecutive. The first one ends after the
+        # interval's start, and the last one starts before the interval's end.
         low = np.searchsorted(self._ends, self._keys(client, begun[row]))
         high = np.searchsorted(self._starts, self._keys(client, over[row]))
         return spread(low, np.maximum(0, high - low))

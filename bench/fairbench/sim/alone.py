@@ -2,8 +2,8 @@
 
 A client's part is 1/n of the speed and of the KV pool of every replica, where n is the sum of all
 weights divided by the client's weight. The number of replicas stays the same, so that requests are
-routed as in the whole cluster. An iteration takes n times its usual time, which reduces the speed
-to 1/n.
+routed as in the whole cluster. An iteration of a lone client takes n times as long as on the whole
+cluster.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fairbench.sim.run import Simulation
 from fairbench.workloads.datasets import Source
 from fairbench.workloads.plan import ClientPlan, last_arrival_s
 
-# Each client is simulated alone with LPM, once with each router, and the better result is used.
+# Each client is simulated alone with LPM, once with each router; the lower latencies are used.
 # Preble E2 suits workloads that need cache locality, and round robin suits other workloads.
 LOCAL = "lpm"
 ROUTERS = ("round-robin", "preble-e2")

@@ -35,7 +35,7 @@ Start: TypeAlias = Callable[[Job, Callable[[], None]], None]
 class InFlightLimit:
     """A limit on the number of a client's programs that run at a time.
 
-    Programs that arrive at the limit wait, and start in the order of their arrival.
+    A program that arrives when this number of programs run waits; programs start in arrival order.
     """
 
     def __init__(self, most: int, start: Start) -> None:

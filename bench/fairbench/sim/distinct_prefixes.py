@@ -15,9 +15,9 @@ from fairbench.metrics.belady import PrefixUses
 Answers: TypeAlias = dict[str, tuple[int, int, int, int, Prompt]]
 """The outputs that a program has received, by key.
 
-The fields of an output are the last tree node of its prompt, the number of this node's tokens in
-the prompt, the output's length in tokens, the prompt's number and the prompt. The prompt is empty
-if it was dropped to save memory.
+An output has five fields: the last tree node of its prompt, the number of this node's tokens in the
+prompt, the output's length in tokens, the prompt's number, and the prompt itself (empty if it was
+dropped to save memory).
 """
 # If a prompt has more segments than ``LONG``, the earlier prompt that it extends is dropped.
 LONG = 64

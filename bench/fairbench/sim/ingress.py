@@ -189,8 +189,8 @@ class SumLedger:
 class Unheard:
     """The largest sum of charges to a client, in tokens, that a router has not yet received.
 
-    Unknown charges only grow (except for refunds) until the router receives a message, so they are
-    measured just before each message.
+    Charges that a router does not know only grow (except for refunds) until it receives a message,
+    so they are measured just before each message.
     """
 
     def __init__(self, peers: Many[Peer]) -> None:
@@ -295,9 +295,9 @@ def _drawn(rng: Random, bounds: Many[float]) -> int:
 class RouterIngresses:
     """The queues of several routers; queues that act at the same time do so in random order.
 
-    In a fixed order, the first router would always take the free capacity that all routers see.
-    With ``form=ledger``, a request enters its router's queue ``asking_ps`` picoseconds after its
-    arrival, when the ledger of charges has answered.
+    If routers acted in a fixed order, the first would always take the capacity that all see as
+    free. With ``form=ledger``, a request enters its router's queue ``asking_ps`` picoseconds after
+    its arrival, when the ledger of charges has answered.
     """
 
     def __init__(

@@ -11,9 +11,9 @@ from fairbench.core import PS_PER_S, Prompt, Segment, new_tuple
 from fairbench.engine.clock import ARRIVE, Clock
 from fairbench.errors import ProgramFailed
 
-# A function of an operation's result and error, of which exactly one is not None.
+# A ``Callback`` gets an operation's result and error; exactly one of these is not None.
 Callback = Callable[[Any, ProgramFailed | None], None]
-# A function that starts an operation; the callback resumes the program when the operation ends.
+# A ``Pending`` starts an operation, and its callback resumes the program at the operation's end.
 Pending = Callable[[Callback], None]
 
 
@@ -48,7 +48,7 @@ class Join:
 
 
 class _Task:
-    """A running coroutine (a class, because a recursive closure would be a reference cycle)."""
+    """A running coroutine. As a recursive closure, the task would form a reference cycle."""
 
     __slots__ = ("_done", "_program")
 

@@ -40,8 +40,8 @@ def spooled(logs: Mapping[str, IntegerTable], folder: Path) -> Iterator[None]:
     """Store the rows that the logs get during the ``with`` block in files in ``folder``.
 
     When a block of any log is full, the current blocks of all logs are written, so that all files
-    end at the same simulated time. At the end of the block, every row is on disk, even
-    after an interruption. The logs must be empty. Raises RunFailed if a file cannot be written.
+    end at the same simulated time. After the ``with`` block, every row is on disk, even after an
+    interruption. Precondition: ``logs`` are empty. Raises RunFailed if a file cannot be written.
     """
 
     def file_blocks() -> None:
@@ -207,7 +207,7 @@ def _lacks_head(data: mmap.mmap) -> bool:
     """Return whether an Arrow stream ends inside its header, which contains the schema.
 
     The header is four bytes 0xFF, the length of a schema, and the schema (Arrow columnar format,
-    "IPC streaming format"). Return False for other data, which Arrow itself rejects.
+    "IPC streaming format"). Return False for data that begin otherwise, which Arrow itself rejects.
     """
     length = int.from_bytes(data[4:8], "little") if len(data) >= 8 else 0
     return b"\xff\xff\xff\xff".startswith(data[:4]) and len(data) < 8 + max(1, length)
@@ -232,8 +232,8 @@ def filed_service(log: IntegerTable, blocks: FileBlocks) -> FiledService:
     """Sort the rows of a service log by start and worker, and return them in new files.
 
     The rows in ``blocks`` are sorted by end time, so they are nearly sorted by start time. A row
-    stays in memory until all rows that are not read yet start later than this row. The new files
-    are in the folder of ``blocks``.
+    stays in memory until all rows that are not read yet start later than this row. The sorted rows'
+    files are in the folder of ``blocks``.
     """
     start = log.names.index("start_ps")
     least = np.array([rows[:, start].min(initial=2**62) for rows in blocks.groups(AT_ONCE)])
@@ -279,7 +279,7 @@ def tables_of(clients: list[str], logs: Logs) -> Tables:
     """Return the tables of a cluster that has finished its run.
 
     Requests and programs are in order of their ids, and service rows are in order of start and
-    worker. To save memory, the logs are released and cannot be read afterwards.
+    worker. To save memory, ``logs`` are released and cannot be read after this call.
     """
     for log in logs.by_name().values():
         log.file_block()

@@ -159,10 +159,10 @@ EVENTS_AT_ONCE = 64
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """Turn off Python's garbage collector in the ``with`` block; this saves a third of the time.
+    """Turn off garbage collection in the ``with`` block, which then takes a third less time.
 
-    Objects that exist before the block are frozen with ``gc.freeze``, so that ``gc.collect``
-    examines only objects of the block. To examine all imported objects would take longer than to
+    Objects from before the ``with`` block are frozen with ``gc.freeze``, so that ``gc.collect``
+    examines only objects of this block. To examine all imported objects would take longer than to
     simulate a few hundred requests.
     """
     was_on, sets_aside = gc.isenabled(), not gc.get_freeze_count()
@@ -309,7 +309,7 @@ class Simulation:
 
     @property
     def logs(self) -> Logs:
-        """The logs from which the result's tables are made."""
+        """The logs from which the tables of the simulation's result are made."""
         cluster = self.cluster
         return Logs(cluster.request_log, cluster.program_log, self.log, self.memory_log)
 
