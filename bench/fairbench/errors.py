@@ -72,8 +72,8 @@ class NotJudged(RunFailed):
 class Interrupted(KeyboardInterrupt):
     """An error for a run that a signal has ended.
 
-    The message names the saved files. ``exit_code`` is the command's exit code, which is 128 plus
-    the signal's number.
+    The message of ``Interrupted`` names the saved files. ``exit_code`` is the command's exit code,
+    which is 128 plus the signal's number.
     """
 
     def __init__(self, message: str, exit_code: int) -> None:
@@ -188,7 +188,7 @@ def adapter_of(shape: type) -> TypeAdapter[Any]:
 
 
 def keys_of(error: ValidationError, owner: str = "") -> tuple[str, ...]:
-    """Return the experiment's keys that the first error is about."""
+    """Return the keys of the experiment whose values the first error in ``error`` rejects."""
     first = _first(error)
     said = getattr(first.get("ctx", {}).get("error"), "keys", ())
     parts = [str(part) for part in first["loc"]]

@@ -147,7 +147,7 @@ def is_of_failures(summary: Summary) -> bool:
     return bool(lost) and (summary.get("queue_empty_share") or 0) >= IDLE
 
 
-MOST_PAIRS = 6  # At most this number of pairs of clients is printed, the largest pairs first.
+MOST_PAIRS = 6  # Only this number of client pairs with the most lost tokens is printed.
 
 
 def memory_lines(summary: Summary) -> Iterator[tuple[str, str]]:

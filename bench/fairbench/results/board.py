@@ -51,7 +51,7 @@ class Score(NamedTuple):
 
 
 def fold_of(metric: Metric, places: int) -> Fold:
-    """Return how a metric's values are combined over configurations; ``places`` is their number."""
+    """Return how a metric's values in ``places`` configurations are combined."""
     if places == 1 or metric.form.is_share or metric.form is Form.INDEX:
         return Fold.MEAN
     return Fold.RATIO if metric.unit else Fold.GEOMETRIC
@@ -60,7 +60,8 @@ def fold_of(metric: Metric, places: int) -> Fold:
 def folded(values: Sequence[Value], fold: Fold) -> Value:
     """Combine a seed's values in all configurations to an arithmetic or geometric mean.
 
-    The mean is undefined if a value is undefined, or if lower and upper bounds both occur.
+    The seed's mean is undefined if a value is undefined, or if some values are lower bounds and
+    others are upper bounds.
     """
     for value in values:
         if value.raw is None:
@@ -129,9 +130,10 @@ class Ranks(NamedTuple):
 def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
     """Return the rank range of each row; rows must be ordered from best to worst.
 
-    ``first`` is 1 plus the number of significantly better rows. ``last`` is the number of rows
-    minus the number of significantly worse rows. Pairs are compared at 95% confidence without
-    correction, so about one of 20 pairs of equal schedulers is reported as different.
+    ``first`` is 1 plus the number of rows that are significantly better than this row. ``last`` is
+    the number of all rows minus the number of rows that are significantly worse than this row.
+    Pairs are compared at 95% confidence without correction, so about one of 20 pairs of equal
+    schedulers is reported as different.
     """
     ahead, behind = [0] * len(samples), [0] * len(samples)
     for one in range(len(samples)):
@@ -271,9 +273,9 @@ class Stored(NamedTuple):
 def read_stored(paths: Sequence[Path]) -> Stored:
     """Read the runs of sweep directories or CSV files for a comparison of all runs.
 
-    Raises DataError for a path that is unreadable or neither a sweep nor a CSV file. DataError also
-    means that two directories have different runs of one experiment and seed, or that two files
-    have the same seed of a configuration.
+    Raises DataError for an unreadable path, for a path that is neither a sweep nor a CSV file, for
+    two directories with different runs of one experiment and seed, and for two files with the same
+    configuration and seed.
     """
     files = [path for path in paths if path.suffix == ".csv"]
     if files and len(files) < len(paths):
