@@ -41,7 +41,7 @@ class Change(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, str]:
-        """The two values as short texts that differ from each other."""
+        """The baseline and the current value as short texts that differ from each other."""
         return short_texts(self.before, self.after)
 
     @property
@@ -84,7 +84,7 @@ def _short(value: Value, digits: int) -> str:
 def relative_difference(before: Fraction, after: Fraction) -> str:
     """Return the change from ``before`` to ``after`` in percent, such as ``+3.2%``.
 
-    If ``before`` is 0, return the signed difference without a percent sign.
+    If ``before`` is 0, return ``after`` with a sign and without a percent sign.
     """
     if before == 0:
         return _signed(float(after))

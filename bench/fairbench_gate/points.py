@@ -63,8 +63,8 @@ def read_pairs(
     as ``dp`` or ``vtc.charge``. ``left_out`` names baseline directories to ignore.
 
     Raises UsageError for an unknown key. Raises DataError for a directory without runs, for an
-    unreadable or incomplete run, and for a run without a counterpart. The message about a missing
-    counterpart names the most similar run and its differences.
+    unreadable or incomplete run, and for a run without a counterpart. The message about such a run
+    names the most similar run and their differences.
     """
     before, after = _gate_points(baseline, left_out), _gate_points(current)
     points = [*before.values(), *after.values()]
@@ -179,7 +179,7 @@ def _changes(one: GatePoint, other: GatePoint) -> experiments.SpecChanges:
 
 
 def _kept_defaults(point: GatePoint) -> tuple[str, ...]:
-    """Return the old defaults that simulated runs keep because they repeat a stored experiment."""
+    """Return the former defaults that a simulated run keeps, as it repeats a stored experiment."""
     # An experiment that another version of fairbench stored may be invalid in this version.
     with suppress(UsageError):
         if point.simulated:

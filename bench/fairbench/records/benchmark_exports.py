@@ -16,8 +16,8 @@ All layouts convert times to seconds. The known files, and the documents that de
   were cut off at the end of a run are unfinished.
 - inference-perf: ``per_request_lifecycle_metrics.json``, a list of requests. A request's fields
   follow ``RequestLifecycleMetric`` and ``InferenceInfo`` (apis/base.py of
-  kubernetes-sigs/inference-perf at 03e89d4); earlier versions of inference-perf put token counts
-  into ``info``.
+  kubernetes-sigs/inference-perf at 03e89d4); old versions of inference-perf put counts into
+  ``info``.
 - LLMPerf: a list of requests, ``*_individual_responses.json``, with the fields of common_metrics.py
   (ray-project/llmperf at 1eac866).
 - genai-bench: totals and requests, with the fields of ``RequestLevelMetrics`` (metrics/metrics.py

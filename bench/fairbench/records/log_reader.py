@@ -92,7 +92,7 @@ class FileColumns:
         samples: Some values of every column in the file.
         record: A record of the file, which error messages quote.
         first_where: The location of the first record in the file.
-        odd: The column names in records without a last-token time, by the request's row number.
+        odd: The columns of each record that has no last-token time, by the request's row number.
         unseen: The columns that the user named but that occur in no record.
         answered: The number of requests that a gateway answered from its cache.
         chosen: The columns that the user named, by field.

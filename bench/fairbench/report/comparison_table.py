@@ -327,9 +327,8 @@ def marks_of(samples: Sequence[Sample], better: Better, *, in_seconds: bool = Fa
     A sample is best if it is equal to or significantly better than every other sample, and worst if
     every other sample is equal or significantly better. Several seeds are compared by the
     confidence interval of paired differences, and a single seed is compared by its values. If
-    ``in_seconds`` is True, schedulers are compared by the ratios of their values, not by the
-    differences. Values that agree in three digits count as equal. If all samples are equal, all get
-    the mark ``NEITHER``.
+    ``in_seconds`` is True, ratios of paired values replace differences. Values that agree in three
+    digits count as equal. If all samples are equal, all get the mark ``NEITHER``.
     """
     if better is Better.NEITHER:
         return [NEITHER] * len(samples)

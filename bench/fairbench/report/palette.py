@@ -62,8 +62,7 @@ def scheduler_series(names: Sequence[str]) -> list[int]:
     """Return each name's index in ``SERIES``.
 
     Each known scheduler has a fixed index. The first name that starts with ``dlpm``, such as ``dlpm
-    dlpm.quantum=5000``, gets the index of DLPM. Each name without a fixed index gets an unused
-    index.
+    dlpm.quantum=5000``, gets the index of DLPM. Names that are unknown get unused indices.
     """
     found: dict[str, int] = {}
     for name in names:

@@ -60,8 +60,7 @@ def fold_of(metric: Metric, places: int) -> Fold:
 def folded(values: Sequence[Value], fold: Fold) -> Value:
     """Combine a seed's values in all configurations to an arithmetic or geometric mean.
 
-    The seed's mean is undefined if a value is undefined, or if some values are lower bounds and
-    others are upper bounds.
+    The mean is undefined if a value is, or if some values are lower and others upper bounds.
     """
     for value in values:
         if value.raw is None:
@@ -130,10 +129,10 @@ class Ranks(NamedTuple):
 def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
     """Return the rank range of each row; rows must be ordered from best to worst.
 
-    ``first`` is 1 plus the number of rows that are significantly better than this row. ``last`` is
-    the number of all rows minus the number of rows that are significantly worse than this row.
-    Pairs are compared at 95% confidence without correction, so about one of 20 pairs of equal
-    schedulers is reported as different.
+    ``first`` is 1 plus the number of rows significantly better than the row. ``last`` is the number
+    of rows minus the number of rows significantly worse than the row. Pairs are compared at 95%
+    confidence without correction, so about one of 20 pairs of equal schedulers is reported as
+    different.
     """
     ahead, behind = [0] * len(samples), [0] * len(samples)
     for one in range(len(samples)):

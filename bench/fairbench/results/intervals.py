@@ -38,8 +38,7 @@ def two_sided_p(t: float, degrees: int) -> float:
 def quantile(probability: float, degrees: int) -> float:
     """Return the quantile of Student's t at a probability of at least 1/2 and less than 1.
 
-    Raises ValueError for a probability below 1/2 or from 1 on, or for less than one degree of
-    freedom.
+    Raises ValueError for a probability below 1/2 or from 1 on, or for under one degree of freedom.
     """
     if not 0.5 <= probability < 1:
         raise ValueError(f"probability {probability}: must be at least 0.5 and less than 1")
@@ -109,9 +108,8 @@ def combine_summaries(summaries: Sequence[Summary]) -> dict[str, Any]:
 
     ``runs`` is the number of runs in which the metric has a value; for a single run, ``low`` and
     ``high`` are null. ``lower_bound`` or ``upper_bound`` is True if some values are only bounds;
-    with lower bounds, the true mean may exceed ``high``. A metric is null if some runs give lower
-    bounds and others upper bounds. Values that are equal in all runs, such as the scheduler's name,
-    are copied.
+    with lower bounds, the true mean may exceed ``high``. If some values are lower and others upper
+    bounds, the metric is null. Values that are equal in all runs are copied.
     """
     bounds = {
         "lower_bound": {key for summary in summaries for key in summary["censored"]},
@@ -193,8 +191,7 @@ class Difference:
     def decisive(self) -> int | None:
         """Return the sign of a significant difference, 0 for equal values, or None if inconclusive.
 
-        The result is None if a scheduler lacks a value for a seed, because values are rarely
-        missing by chance.
+        The result is None if a seed lacks a value, because values are rarely missing by chance.
         """
         if self.undefined or self.runs < 2:
             return None
@@ -212,7 +209,7 @@ class Difference:
         return self.deviation <= ROUNDING * abs(self.mean)
 
     def decision(self, better: Better) -> Decision:
-        """Return the verdict; ``better`` says whether high or low values are better."""
+        """Return the decision on the second scheduler; ``better`` says which values are better."""
         sign = self.decisive
         if sign is None:
             return Decision.INCONCLUSIVE
@@ -229,10 +226,9 @@ class Difference:
         return "only bounds are known" if self.bounded and known is None and self.runs else ""
 
     def more_seeds(self, level: float = LEVEL) -> int | None:
-        """Estimate how many more seeds make the difference significant; return None if too many.
+        """Estimate how many more seeds make a scheduler's difference significant; None if too many.
 
-        The number is only a rough guide, because it is estimated from the mean and spread of a few
-        seeds.
+        The number is only a rough guide, because few seeds give its mean and spread.
         """
         if self.deviation is None or self.mean is None or self.obstacle:
             return None
@@ -275,7 +271,7 @@ def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | N
     """Return the paired difference of the logarithms of two schedulers' values.
 
     Logarithms turn a relative change, such as a fall of every wait to a tenth, into equal
-    differences for long and short waits. The result is None if a value is unknown, a bound or not
+    differences for long and short waits. The result is None unless all values are known and
     positive.
     """
     both = [*first, *second]

@@ -218,7 +218,7 @@ def score_page(scored: Scored, summary: dict[str, Any], names: Sequence[str]) ->
 def score_run(
     path: Path, start_s: float | None, end_s: float | None, percentiles: tuple[int, ...] = ()
 ) -> tuple[dict[str, Any], records.Requests]:
-    """Compute the summary of a stored run for another window; return it with the run's requests.
+    """Compute a stored run's summary for the given window; return it with the run's requests.
 
     Facts that the stored requests lack, such as the workload, are copied from the stored summary.
     Raises DataError if the directory is not a run, or if its files were changed.

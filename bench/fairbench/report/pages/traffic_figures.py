@@ -37,8 +37,7 @@ def visible_clients(
 ) -> Sequence[str]:
     """Return the clients whose area in a chart of the load is large enough to be seen.
 
-    Heavy clients are always returned. A client with a small area is returned if it is the only such
-    client.
+    Heavy clients are always returned. A client with a small area is returned if it is the only one.
     """
     tokens = traffic.client_tokens
     part = dict(zip(traffic.clients, (tokens / tokens.sum()).tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Arrivals with a planned rate: constant, on and off, ramp, phases, bursts, daily wave.
+"""Arrivals at a planned rate, such as a constant rate, a ramp, bursts or a daily wave.
 
 Gaps between programs are even, as in the synthetic experiments of [VTC] ([VTC-artifact],
 fair_bench/trace.py), or random as for kind ``gamma``. Gaps are drawn with mean 1 and divided by the
@@ -66,7 +66,7 @@ class Piece(NamedTuple):
         )
 
     def programs_until(self, until_s: float = inf) -> float:
-        """Return the number of programs that arrive in this linear piece before ``until_s``."""
+        """Return the number of programs that arrive at this rate before ``until_s``."""
         length_s = max(0.0, min(self.end_s, until_s) - self.start_s)
         if self.rate == self.to_rate:
             return self.rate * length_s if self.rate else 0.0
