@@ -118,7 +118,7 @@ def choose_from(given: str, names: Sequence[str]) -> str:
 
 
 # GitHub Actions runs ``::error::text`` at the start of a line, and ``##[error]`` anywhere, as a
-# command. A client's name, once printed, could thus run a command of GitHub Actions.
+# command. A client's name that contains such a text could run a command when it is printed.
 _COMMAND = re.compile(r"(?<!\S)::(?=.*?::)|##(?=\[)")
 
 

@@ -138,7 +138,7 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
     )
     least, most = _badness_range(clause, after)
     is_bound = bool(before.bound or after.bound)
-    # A true value is never equal to its bound, so a bound equal to the limit is beyond the limit.
+    # A metric's true value never equals its bound, so a bound at the limit is beyond the limit.
     if least > worst_limit or (is_bound and least == worst_limit):
         return Judgement(Verdict.FAIL)
     if most <= best_limit:
@@ -151,10 +151,9 @@ def judge_paired(
 ) -> Judgement:
     """Judge runs with equal seeds by paired differences, as ``compare`` does.
 
-    The check compares the metric's mean change from the baseline with the limit ``clause``. The
-    check fails if this change is significantly worse than the limit, passes if this change is
-    significantly better, and is inconclusive otherwise. A seed is ignored if the metric is
-    undefined in both of its runs.
+    ``clause`` limits the metric's mean change from the baseline. The check fails if this change is
+    significantly worse than the limit, passes if it is significantly better, and is inconclusive
+    otherwise. A seed is ignored if the metric is undefined in both of its runs.
 
     Args:
         clause: The metric and its allowed loss.
@@ -183,10 +182,9 @@ def judge_repeated(
 ) -> Judgement:
     """Judge several measured runs of one seed against several baseline runs.
 
-    A metric's limits are its baseline values, each made worse by the loss in ``clause``. The check
-    fails if the current values are significantly worse than the limits. The check passes if the
-    current values are significantly better than the limits, or if every current value meets every
-    limit.
+    The limits are the baseline values, each made worse by ``clause``'s loss. The check fails if the
+    current values are significantly worse than the limits. The check passes if the current values
+    are significantly better than the limits, or if every current value meets every limit.
 
     The rank tests are one-sided at the level ``alpha``. If there are too few runs for a significant
     result, the check is inconclusive.

@@ -26,8 +26,8 @@ from fairbench_gate.points import PairedPoint, over_seeds
 
 DIGITS = (3, 5, 8)
 LARGE = 1000  # percentages from this value on are printed without decimal places
-# Relative changes up to ``ROUNDING`` are ignored. Adding floating-point numbers in another order
-# changes results by less, and a different scheduling decision changes results by more than
+# Relative changes of a metric up to ``ROUNDING`` are ignored. Another order of additions changes a
+# metric by less than ``ROUNDING``. Another scheduling decision changes a metric by more than
 # ``ROUNDING``.
 ROUNDING = Fraction(1, 10**12)
 

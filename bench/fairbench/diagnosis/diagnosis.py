@@ -243,7 +243,7 @@ def best_fair(found: Diagnosis) -> ReplayedRun | None:
 
 
 def renamed(found: Sequence[Flood], of: Traffic, to: Traffic) -> list[Flood]:
-    """Convert the client numbers of floods from those of the traffic ``of`` to those of ``to``.
+    """Replace the clients' numbers of floods in the traffic ``of`` by their numbers in ``to``.
 
     If ``to`` lacks the client of a flood, the flood is left out.
     """

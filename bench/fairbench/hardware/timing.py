@@ -11,7 +11,7 @@ FlashAttention 3 (H100, H200) takes no longer than the profile's formula says.
 
 - A mixed step (decoding and prefill) is a single call of the attention kernel. The query heads of a
   KV head are packed into one tile only if every query has length 1 (``seqlenq_ngroups_swapped``).
-  In a mixed step, each query head therefore reads the context separately (vllm-project/vllm#58013).
+  Prefilled queries are longer, so each query head reads the context (vllm-project/vllm#58013).
 - A step that only decodes has a thread block for each sequence, KV head and split of the context.
   The blocks of the longest sequence may still run when all other thread blocks have finished. By
   Graham's bound for list scheduling, uneven blocks lengthen the attention kernel by at most the
@@ -50,9 +50,9 @@ HEADS = {
 
 # tile sizes of FlashAttention's split-KV kernel for heads of 128 elements
 TILE_ROWS, TILE_KEYS = 64, 128
-# number of thread blocks per multiprocessor that the kernel's heuristic assumes
+# number of thread blocks per multiprocessor that the split-KV kernel's heuristic assumes
 BLOCKS_PER_SM = 2
-# constants of the heuristic by which the kernel splits the keys
+# constants of the heuristic by which the split-KV kernel splits the keys
 MOST_SPLITS, FULL_SHARE, GOOD_SHARE = 128, 0.8, 0.85
 # the extra time of a decode step, as a fraction of the time of its longest thread block
 TAIL_SHARE = 0.5

@@ -12,12 +12,11 @@ All layouts convert times to seconds. The known files, and the documents that de
   each response with text counts as one token, and a prompt's tokens are estimated from its text.
 - GuideLLM: ``benchmarks.json``, runs with their requests grouped by outcome. A request's fields
   follow ``GenerativeRequestStats`` (schemas/request_stats.py of vllm-project/guidellm at 06cef29);
-  GuideLLM before 0.4 wrote ``start_time``, ``end_time`` and ``first_token_time``. Requests that
-  were cut off at the end of a run are unfinished.
+  before 0.4, files have ``start_time``, ``end_time`` and ``first_token_time``. Requests that were
+  cut off at the end of a run are unfinished.
 - inference-perf: ``per_request_lifecycle_metrics.json``, a list of requests. A request's fields
   follow ``RequestLifecycleMetric`` and ``InferenceInfo`` (apis/base.py of
-  kubernetes-sigs/inference-perf at 03e89d4); old versions of inference-perf put counts into
-  ``info``.
+  kubernetes-sigs/inference-perf at 03e89d4); earlier versions put counts into ``info``.
 - LLMPerf: a list of requests, ``*_individual_responses.json``, with the fields of common_metrics.py
   (ray-project/llmperf at 1eac866).
 - genai-bench: totals and requests, with the fields of ``RequestLevelMetrics`` (metrics/metrics.py

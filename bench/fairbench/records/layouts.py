@@ -132,7 +132,7 @@ def _is_mooncake(first: Record) -> bool:
 # have equal times, which ``--trace-spread`` spreads out. Mooncake's traces name no clients.
 MOONCAKE = Layout("mooncake", _is_mooncake, unit="ms", block_size=512)
 
-# Format ``agent`` is the form of agents' sessions in LMCache/lmcache-agent-trace (16a14ad) and in
+# Format ``agent`` has the form of agents' sessions in LMCache/lmcache-agent-trace (16a14ad) and in
 # Exgentic's trace (inference-sim/inference-sim, c358946). Equal block ids mean equal blocks, even
 # in different sessions of a file. ``src`` names a session's collection, which counts as the client.
 # Sessions of a collection were recorded on different days and are replayed one after another.

@@ -125,7 +125,7 @@ class Lorenz(NamedTuple):
         return 1 - float(np.sum(np.diff(clients) * (service[1:] + service[:-1])))
 
     def of_smallest(self, part: float) -> float:
-        """Return the share of all service that the lowest fraction ``part`` of clients received."""
+        """Return the service share of the fraction ``part`` of clients with the least service."""
         return float(np.interp(part, self.clients, self.service))
 
 

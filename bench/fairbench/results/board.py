@@ -130,9 +130,8 @@ def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
     """Return the rank range of each row; rows must be ordered from best to worst.
 
     ``first`` is 1 plus the number of rows significantly better than the row. ``last`` is the number
-    of rows minus the number of rows significantly worse than the row. Pairs are compared at 95%
-    confidence without correction, so about one of 20 pairs of equal schedulers is reported as
-    different.
+    of rows not significantly worse than the row. Pairs are compared at 95% confidence without
+    correction, so about one of 20 pairs of equal schedulers is reported as different.
     """
     ahead, behind = [0] * len(samples), [0] * len(samples)
     for one in range(len(samples)):
@@ -383,7 +382,7 @@ class Board:
     demand_limited: tuple[str, ...]
     # ``fewest`` is the smallest number of latencies of a well-behaved client; None if unknown.
     fewest: int | None
-    summary: Mapping[str, Any]  # a run's summary, for the hardware in the title
+    summary: Mapping[str, Any]  # the summary of a run, from which the title takes the hardware
 
 
 def chosen(

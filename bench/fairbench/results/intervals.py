@@ -38,7 +38,7 @@ def two_sided_p(t: float, degrees: int) -> float:
 def quantile(probability: float, degrees: int) -> float:
     """Return the quantile of Student's t at a probability of at least 1/2 and less than 1.
 
-    Raises ValueError for a probability below 1/2 or from 1 on, or for under one degree of freedom.
+    Raises ValueError for a probability outside [1/2, 1), or for less than one degree of freedom.
     """
     if not 0.5 <= probability < 1:
         raise ValueError(f"probability {probability}: must be at least 0.5 and less than 1")
@@ -191,7 +191,7 @@ class Difference:
     def decisive(self) -> int | None:
         """Return the sign of a significant difference, 0 for equal values, or None if inconclusive.
 
-        The result is None if a seed lacks a value, because values are rarely missing by chance.
+        A seed without a value makes the result None, as values are rarely missing by chance.
         """
         if self.undefined or self.runs < 2:
             return None
@@ -271,8 +271,7 @@ def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | N
     """Return the paired difference of the logarithms of two schedulers' values.
 
     Logarithms turn a relative change, such as a fall of every wait to a tenth, into equal
-    differences for long and short waits. The result is None unless all values are known and
-    positive.
+    differences for long and short waits. If some value is unknown, the result is None.
     """
     both = [*first, *second]
     if any(one.raw is None or one.bound or not _finite_number(one) > 0 for one in both):

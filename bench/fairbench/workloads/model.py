@@ -188,10 +188,9 @@ class ClientPresence(FileTable):
     """The times at which a client is present: fixed ``windows``, or random intervals.
 
     With random intervals, a client is alternately present and absent, independently of other
-    clients. The times of presence and absence are exponential with means ``stay_s`` and ``away_s``,
-    in seconds. The process is stationary: a client is present at the start with probability
-    ``stay_s`` / (``stay_s`` + ``away_s``). Programs that would arrive while a client is absent are
-    not sent.
+    clients. Presences and absences are exponential, with means ``stay_s`` and ``away_s`` in
+    seconds. The process is stationary: a client is present at the start with probability ``stay_s``
+    / (``stay_s`` + ``away_s``). Programs that would arrive while a client is absent are not sent.
     """
 
     windows: Annotated[tuple[Interval, ...] | None, Field(strict=False, min_length=1)] = None

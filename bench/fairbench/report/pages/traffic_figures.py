@@ -37,7 +37,7 @@ def visible_clients(
 ) -> Sequence[str]:
     """Return the clients whose area in a chart of the load is large enough to be seen.
 
-    Heavy clients are always returned. A client with a small area is returned if it is the only one.
+    Heavy clients are always returned. A small area's client is returned if no other area is small.
     """
     tokens = traffic.client_tokens
     part = dict(zip(traffic.clients, (tokens / tokens.sum()).tolist(), strict=True))

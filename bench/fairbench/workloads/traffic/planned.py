@@ -140,7 +140,7 @@ class PacedArrivals(ArrivalSource):
             gaps = chain((rng.random(),), repeat(1))
         else:
             gaps = gamma_gaps(rng, self.burstiness)
-        # ``arrived`` programs are expected before ``piece``, ``due`` up to the next arrival.
+        # ``arrived`` programs arrive before ``piece``, and ``due`` programs by the next arrival.
         due, arrived = next(gaps), 0.0
         number = count()
         for piece in self._pieces():
@@ -205,7 +205,7 @@ class PlannedKind(TrafficKind):
         return self.usual(load._replace(programs_per_s=rate, num_programs=count))
 
 
-PIECES = 24  # A wave is approximated by this many straight lines, with an equal mean.
+PIECES = 24  # A wave is approximated by this many straight lines, which have the wave's mean.
 
 
 class Constant(PlannedKind):
