@@ -27,8 +27,7 @@ from fairbench_gate.points import PairedPoint, over_seeds
 DIGITS = (3, 5, 8)
 LARGE = 1000  # percentages from this value on are printed without decimal places
 # Relative changes of a metric up to ``ROUNDING`` are ignored. Another order of additions changes a
-# metric by less than ``ROUNDING``. Another scheduling decision changes a metric by more than
-# ``ROUNDING``.
+# metric by less than ``ROUNDING``, and another scheduling decision by more.
 ROUNDING = Fraction(1, 10**12)
 
 

@@ -11,7 +11,7 @@ FlashAttention 3 (H100, H200) takes no longer than the profile's formula says.
 
 - A mixed step (decoding and prefill) is a single call of the attention kernel. The query heads of a
   KV head are packed into one tile only if every query has length 1 (``seqlenq_ngroups_swapped``).
-  Prefilled queries are longer, so each query head reads the context (vllm-project/vllm#58013).
+  Each query head of a mixed step thus reads the context separately (vllm-project/vllm#58013).
 - A step that only decodes has a thread block for each sequence, KV head and split of the context.
   The blocks of the longest sequence may still run when all other thread blocks have finished. By
   Graham's bound for list scheduling, uneven blocks lengthen the attention kernel by at most the

@@ -197,7 +197,7 @@ class Compared(NamedTuple):
 
 
 def compared(cells: Sequence[SchedulerResults]) -> list[Compared]:
-    """Return the configurations, each with the scheduler of the lowest latency.
+    """Return the configurations, each with its best scheduler by latency.
 
     A configuration's best scheduler has a significantly lower latency than all other schedulers
     over several seeds, or a lower latency in an exact replay.
@@ -327,8 +327,8 @@ def marks_of(samples: Sequence[Sample], better: Better, *, in_seconds: bool = Fa
     A sample is best if it is equal to or significantly better than every other sample, and worst if
     every other sample is equal or significantly better. Several seeds are compared by the
     confidence interval of paired differences, and a single seed is compared by its values. If
-    ``in_seconds`` is True, ratios of paired values replace differences. Values that agree in three
-    digits count as equal. If all samples are equal, all get the mark ``NEITHER``.
+    ``in_seconds`` is True, paired ratios of values replace paired differences. Values that agree in
+    three digits count as equal. If all samples are equal, all get the mark ``NEITHER``.
     """
     if better is Better.NEITHER:
         return [NEITHER] * len(samples)

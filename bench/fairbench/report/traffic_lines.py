@@ -12,7 +12,7 @@ from fairbench.metrics.traffic import Overload, Traffic
 from fairbench.report.numbers import number, percent
 
 MANY = 1000.0  # A larger multiple of the other clients' mean load is printed as "over 1,000".
-# A sentence gives a flood's shares of the load with and without larger floods from this gap on.
+# Both shares of load in ``flood_line`` are printed if they differ by more than this fraction.
 LEAST_REST = 0.005
 NAMED = 3  # A sentence names at most this number of delayed clients.
 TTFT = "time to first token"

@@ -139,7 +139,7 @@ def begin_run(parent: Path, spec: ExperimentSpec) -> Path:
 def begun_run(parent: Path, spec: ExperimentSpec) -> Iterator[Path]:
     """Create the directory of a run; remove it if the run fails before its first record.
 
-    A UsageError, too, removes the run's directory, because the run could not start.
+    After a UsageError, the run could not start, so the run's directory is removed too.
     """
     with new_directories.making_parents(parent):
         path = begin_run(parent, spec)

@@ -54,8 +54,7 @@ class Program(Job):
 
     To define a kind, write a subclass and add the subclass to ``KINDS``. The subclass needs
     ``kind``, ``build``, ``run``, and a frozen dataclass ``Params`` with the keys of ``[params]``,
-    without defaults. ``build`` must draw all random values, as ``demand`` counts tokens before a
-    run.
+    without defaults. ``build`` draws all random values, as ``demand`` counts tokens before a run.
     """
 
     kind: ClassVar[str]
