@@ -41,7 +41,7 @@ def prompt_tokens(prompt: Prompt) -> int:
     return sum(map(LENGTH, prompt))
 
 
-# A frozen dataclass would take three times as long to create an instance.
+# If this dataclass were frozen, creating an instance would take three times as long.
 @dataclass(slots=True, eq=False)
 class Request:
     """An LLM call as schedulers see it, without the true output length.
@@ -114,8 +114,8 @@ class LLM(Protocol):
 class Demand:
     """The total work of a program in tokens, which is known when the program starts.
 
-    Metrics use the demand to detect starvation, because a starved program never sends its later
-    requests.
+    Metrics use a program's demand to detect starvation, because a starved program never sends its
+    later requests.
     """
 
     requests: int
@@ -139,9 +139,9 @@ class ServiceBound:
     """A proven bound on the difference in service between two clients.
 
     ``view`` says what counts as service: ``"actual"`` (uncached input + 2 x output tokens) or
-    ``"client"`` (input + 2 x output tokens). ``weights`` are the token prices, and ``workers`` is
-    the number of workers for which the bound holds. ``quantum_tokens`` is a client's credit Q^u per
-    refill (0 for VTC). ``source`` names the theorem that proves the bound.
+    ``"client"`` (input + 2 x output tokens). ``weights`` are the prices of input and output tokens,
+    and the service bound holds for ``workers`` workers. ``quantum_tokens`` is a client's credit Q^u
+    per refill (0 for VTC). ``source`` names the theorem that proves the service bound.
     """
 
     view: str

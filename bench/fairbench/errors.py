@@ -72,8 +72,8 @@ class NotJudged(RunFailed):
 class Interrupted(KeyboardInterrupt):
     """An error for a run that a signal has ended.
 
-    The message names the saved files. ``exit_code`` is the command's exit code, which is 128 plus
-    the signal's number.
+    The message of ``Interrupted`` names the saved files. ``exit_code`` is the command's exit code,
+    which is 128 plus the signal's number.
     """
 
     def __init__(self, message: str, exit_code: int) -> None:
@@ -118,7 +118,7 @@ def choose_from(given: str, names: Sequence[str]) -> str:
 
 
 # GitHub Actions runs ``::error::text`` at the start of a line, and ``##[error]`` anywhere, as a
-# command. A client's name, once printed, could thus run a command of GitHub Actions.
+# command. A client's name that contains such a text could run a command when it is printed.
 _COMMAND = re.compile(r"(?<!\S)::(?=.*?::)|##(?=\[)")
 
 
@@ -188,7 +188,7 @@ def adapter_of(shape: type) -> TypeAdapter[Any]:
 
 
 def keys_of(error: ValidationError, owner: str = "") -> tuple[str, ...]:
-    """Return the experiment's keys that the first error is about."""
+    """Return the keys of the experiment whose values the first error in ``error`` rejects."""
     first = _first(error)
     said = getattr(first.get("ctx", {}).get("error"), "keys", ())
     parts = [str(part) for part in first["loc"]]

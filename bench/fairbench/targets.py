@@ -44,7 +44,7 @@ class Target(NamedTuple):
     of_alone: bool = False
 
     def seconds(self, alone_s: float) -> float:
-        """Return the limit in seconds; ``alone_s`` is the request's latency on an idle replica."""
+        """Return the latency limit in seconds; ``alone_s`` is the latency on an idle replica."""
         return self.amount * alone_s if self.of_alone else self.amount
 
     def __str__(self) -> str:

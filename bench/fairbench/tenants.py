@@ -26,7 +26,7 @@ def lineage(client: str) -> tuple[str, ...]:
     """Return a client's tenants, the outermost first, followed by the client's own node."""
     ends = [at + 1 for at, letter in enumerate(client) if letter == SEPARATOR]
     # A client may be called ``org/``, like the node of a tenant. A null character at the end
-    # distinguishes this client from the tenant.
+    # distinguishes a client ``org/`` from the tenant ``org/``.
     leaf = client + "\0" if client.endswith(SEPARATOR) else client
     return (*(client[:end] for end in ends), leaf)
 

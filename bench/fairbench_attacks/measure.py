@@ -29,7 +29,7 @@ class Seen(NamedTuple):
 
     Service is summed from the start of the run to the end of arrivals.
 
-    - ``attacker`` is the attacker's service without padding, divided by that of a mean program.
+    - ``attacker`` is the attacker's service without padding, divided by a program's mean service.
     - ``victims`` is the fraction of its due service that a victim received, as a mean over victims.
     - ``finished`` is the number of the victims' finished programs.
     - ``p95_s`` is the mean of the victims' P95 latencies in seconds, for programs that arrived
@@ -57,7 +57,7 @@ class AttackHarm(NamedTuple):
     - ``p95``: the victims' P95, divided by that in the honest run; ``more`` marks a lower bound.
     - ``hits``: the victims' cache hit rate, divided by that in the honest run.
 
-    A field is None if the value of one of the runs is unknown, or if the honest run's value is 0.
+    A field is None if the attacked or the honest run's value is unknown, or the honest one is 0.
     """
 
     gain: float
@@ -133,8 +133,8 @@ def harm(attack: Seen, honest: Seen) -> AttackHarm:
 def combined(harms: Sequence[AttackHarm]) -> dict[str, Any]:
     """Return means and 95% confidence intervals over seeds, by the fields of ``AttackHarm``.
 
-    If the P95 ratio of any seed is a lower bound, ``more`` is True, and only the lower end of the
-    P95's interval is valid.
+    If ``p95`` of any seed is a lower bound, ``more`` is True, and only the lower end of the
+    interval of ``p95`` is valid.
     """
     return {
         name: any(values) if name == "more" else _mean_interval(values)

@@ -40,8 +40,8 @@ def gpu_s_per_hour(spec: ExperimentSpec) -> float:
     """Estimate by ``RequestWork`` how many GPU seconds per hour the attacker's requests take.
 
     The attacker's own padding counts as cached, except for the first use of ``padding_fresh``.
-    Tokens other than padding count as computed, so the estimate is too high if calls of a program
-    share a prompt.
+    Tokens other than padding count as computed, so the estimated GPU time is too high if calls of a
+    program share a prompt.
     """
     work = RequestWork(ProfileCosts(load_profile(spec.gpu)))
 
@@ -104,8 +104,8 @@ def task_of(how: Any, spec: ExperimentSpec) -> Task:
 def simulate_all(tasks: Sequence[Task], context: RunContext, again: str) -> list[Any]:
     """Run the tasks and return their results in order.
 
-    If a task fails, raises the task's error. After a signal, raises Interrupted, whose message ends
-    in ``again``, the advice on how to continue.
+    Raises the error of a task that fails. Raises Interrupted after a signal; the message of
+    Interrupted ends in ``again``, which says how to continue.
     """
     results: dict[int, Any] = dict(context.run(tasks))
     if context.interrupted():

@@ -1,4 +1,4 @@
-"""The directory of a search for attacks, with the following files.
+"""The files in the directory of a search for attacks.
 
 - ``experiment.toml``: the experiment in which the attacker is honest.
 - ``search.json``: settings of the search.
@@ -100,7 +100,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class SearchStore:
-    """The directory of a search's files. Only ``create`` makes the directory."""
+    """The directory of a search's files, which ``create`` makes."""
 
     path: Path
 

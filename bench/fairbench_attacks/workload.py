@@ -1,7 +1,7 @@
 """The workload of an attack: one scenario contains the attack, and the other one does not.
 
 Client 0 is the attacker, and the next clients are the victims. Further identities of the attacker
-have the highest client numbers, so that the victims' requests are the same in both scenarios.
+have the highest client numbers, so that the victims' requests are the same with and without it.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _split_samples(params: Params, parts: int) -> dict[str, Any]:
     return {"samples": min(1000, params["samples"] * parts), "output_tokens": tokens}
 
 
-# Functions that divide a program's output among more calls, by kind of program.
+# Each function divides the output of one kind of program among ``parts`` times as many calls.
 SPLITS: Mapping[str, Callable[[Params, int], dict[str, Any]]] = {
     "judge": _split_judge,
     "samples": _split_samples,

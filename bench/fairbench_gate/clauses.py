@@ -26,7 +26,7 @@ SHAPE = re.compile(
 class Clause(NamedTuple):
     """A limit on a metric: ``metric`` may get worse by at most ``loss``.
 
-    If ``relative`` is true, the non-negative ``loss`` is a fraction of the baseline's value.
+    If ``relative`` is true, ``loss`` is a fraction of the metric's value in the baseline run.
     """
 
     text: str
@@ -78,7 +78,7 @@ def parse_clause(text: str, known: Collection[str]) -> Clause:
 
 
 def p_larger(first: Sequence[Fraction], second: Sequence[Fraction]) -> float:
-    """Return the one-sided p-value of the exact rank-sum test that ``second`` is larger.
+    """Return the one-sided p-value of the exact rank-sum test that ``second`` exceeds ``first``.
 
     The p-value is the probability that the rank sum of ``second`` is at least as large as observed,
     if both samples come from one distribution.
@@ -126,8 +126,8 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
     """Judge one run against one baseline run by the exact decimal numbers in their files.
 
     A value may be only a bound, such as a latency above 300 s. The check passes if every possible
-    true value would pass, and fails if every possible true value would fail. If only some possible
-    values would pass, the check is inconclusive. Two runs with equal bounds pass the check.
+    true value would pass, and fails if every possible true value would fail. Otherwise, the check
+    of the metric is inconclusive. If both runs have the same bound, the check passes.
     """
     if before.raw is None or after.raw is None:
         return _judge_undefined([before], [after])
@@ -138,7 +138,7 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
     )
     least, most = _badness_range(clause, after)
     is_bound = bool(before.bound or after.bound)
-    # A true value is never equal to its bound, so a bound equal to the limit is beyond the limit.
+    # A metric's true value never equals its bound, so a bound at the limit is beyond the limit.
     if least > worst_limit or (is_bound and least == worst_limit):
         return Judgement(Verdict.FAIL)
     if most <= best_limit:
@@ -151,9 +151,9 @@ def judge_paired(
 ) -> Judgement:
     """Judge runs with equal seeds by paired differences, as ``compare`` does.
 
-    The test compares the change, averaged over seeds, with the limit ``clause``. The check fails if
-    the change is significantly worse than the limit, passes if the change is significantly better,
-    and is inconclusive otherwise. A seed is ignored if the metric is undefined in both of its runs.
+    ``clause`` limits the metric's mean change from the baseline. The check fails if this change is
+    significantly worse than the limit, passes if it is significantly better, and is inconclusive
+    otherwise. A seed is ignored if the metric is undefined in both of its runs.
 
     Args:
         clause: The metric and its allowed loss.
@@ -182,9 +182,9 @@ def judge_repeated(
 ) -> Judgement:
     """Judge several measured runs of one seed against several baseline runs.
 
-    The limits are the baseline values, each made worse by the allowed loss. The check fails if the
-    current values are significantly worse than the limits. The check passes if the current values
-    are significantly better than the limits, or if every current value meets every limit.
+    The limits are the baseline values, each made worse by the loss of ``clause``. The check fails
+    if the current values are significantly worse than the limits. The check passes if the current
+    values are significantly better than the limits, or if every current value meets every limit.
 
     The rank tests are one-sided at the level ``alpha``. If there are too few runs for a significant
     result, the check is inconclusive.
@@ -214,8 +214,8 @@ def _scaled(
 ) -> tuple[list[Value], list[Value]]:
     """Return a limit and a current value for each seed, as inputs of the statistical test.
 
-    If the allowed loss is a fraction, a seed's limit and current value are divided by the seed's
-    baseline value. Equal relative changes then give equal values in all seeds.
+    If the loss in ``clause`` is a fraction, a seed's limit and current value are divided by the
+    seed's baseline value. Seeds with equal relative changes then have equal current values.
     """
     units = [abs(float(value.exact)) for value in before]
     if not clause.relative or 0.0 in units:
@@ -248,7 +248,7 @@ def _is_undefined(value: Value) -> bool:
 
 
 def _judge_undefined(before: Sequence[Value], after: Sequence[Value]) -> Judgement:
-    """Judge a metric that is undefined in some runs. The check passes if all runs lack a value."""
+    """Judge a metric that is undefined in some runs; it passes if it is undefined in all runs."""
     undefined = [list(filter(_is_undefined, values)) for values in (before, after)]
     if len(undefined[0]) == len(before) and len(undefined[1]) == len(after):
         return Judgement(Verdict.PASS, "undefined in both")

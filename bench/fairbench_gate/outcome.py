@@ -26,9 +26,8 @@ from fairbench_gate.points import PairedPoint, over_seeds
 
 DIGITS = (3, 5, 8)
 LARGE = 1000  # percentages from this value on are printed without decimal places
-# Relative changes up to ``ROUNDING`` are ignored. Adding floating-point numbers in another order
-# changes results by less, and a different scheduling decision changes results by more than
-# ``ROUNDING``.
+# Relative changes of a metric up to ``ROUNDING`` are ignored. Another order of additions changes a
+# metric by less than ``ROUNDING``, and another scheduling decision by more.
 ROUNDING = Fraction(1, 10**12)
 
 
@@ -41,7 +40,7 @@ class Change(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, str]:
-        """The two values as short texts that differ from each other."""
+        """The baseline and the current value as short texts that differ from each other."""
         return short_texts(self.before, self.after)
 
     @property
@@ -84,7 +83,7 @@ def _short(value: Value, digits: int) -> str:
 def relative_difference(before: Fraction, after: Fraction) -> str:
     """Return the change from ``before`` to ``after`` in percent, such as ``+3.2%``.
 
-    If ``before`` is 0, return the signed difference without a percent sign.
+    If ``before`` is 0, return ``after`` with a sign and without a percent sign.
     """
     if before == 0:
         return _signed(float(after))

@@ -63,8 +63,8 @@ def read_pairs(
     as ``dp`` or ``vtc.charge``. ``left_out`` names baseline directories to ignore.
 
     Raises UsageError for an unknown key. Raises DataError for a directory without runs, for an
-    unreadable or incomplete run, and for a run without a counterpart. The message about a missing
-    counterpart names the most similar run and its differences.
+    unreadable or incomplete run, and for a run without a counterpart. The message about such a run
+    names the most similar run and their differences.
     """
     before, after = _gate_points(baseline, left_out), _gate_points(current)
     points = [*before.values(), *after.values()]
@@ -163,7 +163,7 @@ def _pair_over_changes(
             after[key] = after.pop(same[0])
             del lonely[same[0]]
             found = changes[same[0]]
-            # A default is no cause if only one of the two experiments uses its component.
+            # A component's changed default is no cause if only one experiment uses the component.
             exchanged = {name for one in found.by_choice for name in re.findall(r'"([^"]*)"', one)}
             of_both = [one for one in found.by_default if one.partition(".")[0] not in exchanged]
             causes[key] = (
@@ -179,7 +179,7 @@ def _changes(one: GatePoint, other: GatePoint) -> experiments.SpecChanges:
 
 
 def _kept_defaults(point: GatePoint) -> tuple[str, ...]:
-    """Return the old defaults that simulated runs keep because they repeat a stored experiment."""
+    """Return the former defaults that a simulated run keeps, as it repeats a stored experiment."""
     # An experiment that another version of fairbench stored may be invalid in this version.
     with suppress(UsageError):
         if point.simulated:

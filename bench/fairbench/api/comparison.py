@@ -109,8 +109,8 @@ class Comparison:
     def latex(self, columns: Sequence[str] = ()) -> str:
         """Return the comparison as a LaTeX table (package booktabs) that fits into a column.
 
-        ``columns`` are metrics, such as ``victim_p95_s``; by default, the table has as many metrics
-        as fit into the column. Raises UsageError for a metric that the runs lack.
+        ``columns`` are metrics, such as ``victim_p95_s``; the default is as many metrics as fit
+        into a column of a two-column paper. Raises UsageError for a metric that the runs lack.
         """
         return latex_table(self._sides, columns)
 

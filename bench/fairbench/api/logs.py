@@ -239,9 +239,9 @@ def score(
     """Compute every fairness metric from the request records of any serving system.
 
     ``data`` is a data frame, an Arrow table, a list of dicts, or the names of files that form one
-    run. All other arguments are flags of ``fairbench score``. Three flags are dicts: ``map`` maps a
-    field to a column name, such as ``{"client": "team"}``, ``weights`` maps a client to a weight,
-    and ``goodput`` maps a latency to a target, such as ``{"ttft": "500"}``.
+    run. Every argument except ``data`` is a flag of ``fairbench score``. Three flags are dicts:
+    ``map`` maps a field to a column name, such as ``{"client": "team"}``, ``weights`` maps a client
+    to a weight, and ``goodput`` maps a latency to a target, such as ``{"ttft": "500"}``.
 
     Raises UsageError for a wrong argument and DataError for wrong data; the message is one line.
     """
@@ -302,9 +302,9 @@ def plan(
 
     ``data`` is an access log; without ``data``, a flag in ``flags`` names a workload. ``slo`` lists
     the latency and fairness targets, such as ``["ttft_p99<2s"]``. ``dp`` is the smallest and the
-    largest number of replicas to try, by default 1 and 32. With ``max="users"``, ``plan`` instead
-    finds how many users (clients) a fixed cluster, such as ``dp=(4, 4)``, can serve within the
-    targets. All other arguments are flags of ``fairbench plan``. ``plan`` leaves no files on disk.
+    largest number of replicas to try, by default 1 and 32. With ``max="users"``, ``plan`` finds the
+    largest number of users (clients) that a fixed cluster, such as ``dp=(4, 4)``, can serve within
+    the targets. ``flags`` are flags of ``fairbench plan``. ``plan`` leaves no files on disk.
 
     If no cluster in the range meets the targets, the answer says so without an error. Raises
     UsageError for a wrong argument and DataError for wrong data; the message is one line.

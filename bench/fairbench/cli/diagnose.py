@@ -88,7 +88,7 @@ def diagnose_log(
     if report is not None:
         reporting.write_page(
             diagnosis.diagnosis_page(found), report
-        )  # A full disk stops the command, so the report is written after the answer is printed.
+        )  # The page is written after the diagnosis is printed, as a full disk ends the command.
         if not as_json:
             typer.echo(f"report  {report}")
     if found.missing:

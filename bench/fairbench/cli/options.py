@@ -170,7 +170,7 @@ def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def parse_headers(texts: list[str] | None, flag: str = "--header") -> dict[str, str]:
     """Parse headers of the form ``NAME=VALUE``.
 
-    Error messages do not show the header, which may be secret.
+    Error messages do not show headers, because a header may contain a secret.
     """
     pairs = [text.partition("=") for text in texts or ()]
     for name, equals, _ in pairs:

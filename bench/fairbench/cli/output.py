@@ -38,8 +38,8 @@ def print_summary(
 ) -> None:
     """Print a run's summary as text on stdout, with colours on a terminal.
 
-    With ``explain``, sentences below the summary explain its numbers. With ``reference``, the first
-    line compares the clients' shares with their shares under another scheduler.
+    With ``explain``, sentences below the summary explain its numbers. With ``reference``, the
+    summary's first line also states the shares under the reference scheduler.
     """
     colour, width = terminal_look()
     text = report.summary_text(
@@ -186,7 +186,7 @@ def add_bench_line(
 ) -> None:
     """Append a summary in sglang.bench_serving's format to the file ``path``, if given.
 
-    If ``details`` is True, the line also contains the values of each request. Raises UsageError if
+    If ``details`` is True, the summary contains the values of each request. Raises UsageError if
     the file cannot be written, or if ``details`` is given without a file.
     """
     from fairbench.report.bench_line import append_line, bench_details, bench_line

@@ -99,8 +99,8 @@ def recover(
 ) -> None:
     """Save the finished requests of a run that was killed.
 
-    The command also prints the summary of the recovered run, which is marked as incomplete and
-    leaves out requests that had not finished.
+    The printed summary of the recovered run is marked as incomplete and leaves out requests that
+    had not finished.
     """
     result = execute.recover_run(run_dir)
     if as_json:

@@ -1,6 +1,6 @@
 """Checks of cluster options: prefill and decode replicas, eviction, several routers, gateway.
 
-This module also checks ``engine_code``, which runs an installed engine's code in the simulation.
+The option ``engine_code``, the path of an installed engine's interpreter, is checked here too.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class Preset(_Table):
 
     @property
     def rate_per_replica(self) -> float | None:
-        """The preset's request rate per replica, in programs/s of each well-behaved client."""
+        """The preset's arrival rate in programs/s per well-behaved client and per replica."""
         found = [one.value for one in self.facts if one.key == RATE_PER_REPLICA]
         return float(found[0]) if found else None
 
@@ -225,7 +225,7 @@ def pair_of(draft: Mapping[str, object]) -> tuple[str, str]:
 def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     """Return the names of the components, such as the router, whose parameters are used.
 
-    Endpoints and routers of other projects are left out, because fairbench does not configure them.
+    The result has no endpoint and no router of another project, as fairbench configures neither.
     """
     if draft["scheduler"] == AS_SERVED:
         return ()

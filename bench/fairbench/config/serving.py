@@ -91,8 +91,8 @@ def check_machine(
 def check_behaviours(spec: ExperimentSpec, backend: BackendConfig) -> None:
     """Raise UsageError if clients behave in a way that only a simulation supports.
 
-    Clients of real servers cannot react to the state of the cluster. Their prompts cannot contain
-    only the first part of an earlier answer.
+    Clients of real servers cannot react to the state of the cluster, and their prompts cannot
+    contain only the first part of an earlier answer.
     """
     plans = spec.client_plans()
     found = {

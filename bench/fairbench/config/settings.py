@@ -37,7 +37,7 @@ STORED_AS: Mapping[str, str] = {
 """Settings that were renamed, with the names that stored files use; ``--set`` accepts both names.
 
 In older versions of fairbench, the settings in ``STORED_AS`` were parameters of the engine. Stored
-files keep these old names of settings, so that the identity of an experiment does not change.
+files keep the former names of renamed settings, so an experiment's identity does not change.
 """
 
 _CURRENT = {stored: key for key, stored in STORED_AS.items()}
@@ -85,7 +85,7 @@ def stored_tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 ENGINE, CLUSTER, TIMING = "engine", "cluster", "timing"
 
 MACHINE: Mapping[str, type] = {ENGINE: EngineParams, CLUSTER: ClusterParams, TIMING: TimingParams}
-"""The parameter class of each component of the simulated machine, in the order of stored files."""
+"""The parameter class of each component of the simulated machine; stored files use this order."""
 
 
 def machine_of(engine: str | None) -> tuple[str, ...]:

@@ -67,21 +67,21 @@ class ExperimentSpec(BaseModel):
     - ``model``: the model of the timing profile; for real servers, a path or a name on a model hub.
     - ``request_rate``: programs/s of each well-behaved client over the whole cluster [the
       workload's rate times ``dp``].
-    - ``duration_s``: seconds during which programs arrive [programs arrive until every well-behaved
-      client has sent ``num_programs``].
+    - ``duration_s``: seconds during which programs arrive; None means until every well-behaved
+      client has sent ``num_programs``.
     - ``window``: the measured period: ``arrivals`` (after the warm-up, while programs arrive) or
       ``whole`` (the whole run) [arrivals].
     - ``settings``: every parameter ``NAME.PARAM`` of the router, the local scheduler and the
       simulated machine (``MACHINE``).
-    - ``weights``: weights by client, or by tenant with a name that ends in / [1 for all]; clients
-      that are not named have weight 1.
+    - ``weights``: weights by client, or by tenant with a name that ends in /; clients without an
+      entry have weight 1.
     - ``goodput``: latency targets with keys LATENCY or NAME.LATENCY, which override the targets of
       the workload.
     - ``percentiles``: latency percentiles of summaries, separated by commas [the default
       percentiles].
     - ``gateway``: policy of the queue in front of the router [no queue].
     - ``saturation``: the rule by which the gateway recognises full workers.
-    - ``routers``: number of routers that share the workers [1].
+    - ``routers``: number of routers that share the workers; None means 1.
     - ``engine``: the engine whose behaviour the simulated workers follow [the default engine].
     - ``engine_code``: path of a Python interpreter with an installed engine; the engine's own code
       schedules simulated requests [fairbench's model of the engine].
@@ -334,7 +334,7 @@ class Draft(Layered):
 def to_toml(spec: ExperimentSpec) -> str:
     """Return a TOML file from which ``fairbench run`` builds an identical spec.
 
-    The file omits secrets in the flags of servers.
+    The TOML file omits secrets in the flags of servers.
     """
     data = spec.model_dump(mode="json", exclude_none=True)
     if spec.backend is not None:

@@ -93,7 +93,7 @@ class Diagnosis:
     def judged_s(self) -> list[tuple[float, float]]:
         """The start and end (s) of each period in which schedulers are compared.
 
-        These periods are the replayed floods or, without floods, the whole replayed time.
+        Schedulers are compared during the replayed floods or, without floods, in all replayed time.
         """
         start_s, end_s = self.part_s
         replayed = [
@@ -168,8 +168,8 @@ def _unreplayed(
 def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
     """Return percentiles of the waits in a log or a replay, in seconds; None means no requests.
 
-    The percentile ``heavy_p50_s`` is over requests of heavy clients. The percentiles
-    ``others_p50_s`` and ``others_p95_s`` are over requests of all other clients.
+    ``heavy_p50_s`` is the median wait of heavy clients' requests. ``others_p50_s`` and
+    ``others_p95_s`` are percentiles of the waits of clients that are not heavy.
     """
     inside = np.zeros(len(traffic.client), dtype=np.bool_)
     for start_s, end_s in found.judged_s:
@@ -234,7 +234,7 @@ def compared_waits(found: Diagnosis) -> WaitComparison | None:
 def best_fair(found: Diagnosis) -> ReplayedRun | None:
     """Return the replay under the fair scheduler with the lowest TTFT P95; None without replays.
 
-    The P95 is computed over the requests of clients that send no flood.
+    The TTFT P95 is computed over the requests of clients that send no flood.
     """
     fair = [one for one in found.replays if one.scheduler != FCFS]
     return min(
@@ -243,7 +243,7 @@ def best_fair(found: Diagnosis) -> ReplayedRun | None:
 
 
 def renamed(found: Sequence[Flood], of: Traffic, to: Traffic) -> list[Flood]:
-    """Convert the client numbers of floods from those of the traffic ``of`` to those of ``to``.
+    """Replace the clients' numbers of floods in the traffic ``of`` by their numbers in ``to``.
 
     If ``to`` lacks the client of a flood, the flood is left out.
     """

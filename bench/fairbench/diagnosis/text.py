@@ -137,7 +137,7 @@ def _change_line(found: Diagnosis, first: ReplayedRun) -> Iterator[str]:
 
 
 def answer_lines(found: Diagnosis) -> list[str]:
-    """Return the sentences that answer a diagnosis: floods, delays, remedies and replicas."""
+    """Return the sentences of a diagnosis: floods, delays, remedies and needed replicas."""
     replicas = [replica_line(found)] if found.plan else []
     replicas += concurrency_lines(found)
     answers = [*flood_lines(found), *harm_lines(found), *stalled_lines(found)]
@@ -310,8 +310,8 @@ def _rendered(found: Diagnosis) -> RenderableType:
 def headings(found: Diagnosis, *, whole: bool = False) -> list[str]:
     """Return the headings of the table of replays.
 
-    Unless ``whole`` is True, each heading has two lines. The first line is empty for the P95,
-    because the column of the P50 to its left names the quantity.
+    Unless ``whole`` is True, each heading has two lines. A P95 column's heading has an empty first
+    line, because the P50 column's heading names the quantity.
     """
     who = "others" if found.floods else "all clients"
     heavy = cut_middle(found.heavy[0], NAME) if len(found.heavy) == 1 else "heavy clients"
@@ -330,7 +330,7 @@ NAME = 13
 def replay_rows(found: Diagnosis) -> list[list[str]]:
     """Return the table's rows: one for the log if the log has waits, and one for each replay.
 
-    A log shows only waits; the share in the worst 60 s and the throughput come from replays.
+    The log's row contains only waits, because the values in all other columns require a replay.
     """
     recorded = logged_waits(found)
     table = [] if recorded is None else [_row(found, AS_RECORDED, recorded, {})]

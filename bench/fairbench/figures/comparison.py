@@ -1,4 +1,4 @@
-"""Figures of compared schedulers: bars, trade-off, distributions, and lines over an axis."""
+"""Figures that compare schedulers: bar charts, charts of two metrics, distributions and curves."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def _draw_lines(
     key: str,
     unit: float,
 ) -> None:
-    """Draw a metric as one line per scheduler, shifted so that intervals do not overlap."""
+    """Draw a metric as one line per scheduler; small shifts keep 95% intervals apart."""
     from matplotlib.transforms import offset_copy
 
     for number, line in enumerate(lines):

@@ -40,8 +40,8 @@ Cells = Sequence[SchedulerResults]
 def latex_table(cells: Cells, keys: Sequence[str] = ()) -> str:
     """Return a LaTeX ``tabular`` of metrics, with 95% intervals below the means.
 
-    Without ``keys``, the table has as many metrics as fit into the column. Raises UsageError for an
-    unknown metric, and for a metric without a value.
+    Without ``keys``, the table has as many metrics as fit into a column of a two-column paper.
+    Raises UsageError for an unknown metric, and for a metric without a value.
     """
     columns = table_columns(cells, keys)
     lines = [
@@ -68,7 +68,7 @@ def latex_table(cells: Cells, keys: Sequence[str] = ()) -> str:
 
 
 def table_columns(cells: Cells, keys: Sequence[str]) -> list[Column]:
-    """Return the columns for the metrics ``keys``, or by default for as many metrics as fit."""
+    """Return the columns of the metrics ``keys``, or by default of the metrics that fit a page."""
     known = {key for cell in cells for key, one in cell.combined.items() if one is not None}
     if keys:
         chosen = [known_key(key) for key in keys]

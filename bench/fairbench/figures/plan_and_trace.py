@@ -66,7 +66,7 @@ def _line(
 
 
 def _tried(panel: Axes, rows: list[Row], size: str) -> None:
-    """Mark the tested sizes (numbers of replicas or users) with which targets were missed."""
+    """Mark the tested sizes (numbers of replicas or users) that missed a target."""
     points = [(row["load"], one[size]) for row in rows for one in row["tried"] if not one["enough"]]
     if points:
         panel.plot(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FORMATS = ("svg", "png", "pdf")
 DPI = 150
 LETTERS_PER_IN = 15  # The text below figures has about this number of letters per inch.
-# In a legend: letters per inch, width of a line sample in letters, and height of a row.
+# A legend has 11 letters per inch, line samples as wide as 8 letters, and rows of 0.18 inches.
 LEGEND_LETTERS_PER_IN, KEY_LETTERS, LEGEND_ROW_IN = 11, 8, 0.18
 
 

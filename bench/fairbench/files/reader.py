@@ -316,7 +316,7 @@ def is_key(text: str) -> bool:
 def read_key(file: Traversable, shown: str) -> str:
     """Return the API key in a file of one line.
 
-    Raises DataError with a message that does not show the key.
+    Raises DataError with a message that does not show the API key.
     """
     with opened(file, shown) as stream:
         data = stream.read(MAX_BYTES + 1)

@@ -38,7 +38,7 @@ MAX_TIME_S = 1e12  # longest duration in seconds (30,000 years); a longer durati
 def is_missing(value: Any) -> bool:
     """Return whether a value of a file is missing: null, NaN, blanks, or a text such as ``n/a``.
 
-    For client names, use ``nameless`` instead, because a client may be called None or NaN.
+    Client names are checked by ``nameless``, because a client may be called None or NaN.
     """
     return is_blank(value) or (isinstance(value, str) and value.strip().lower() in NOTHING)
 
@@ -91,8 +91,8 @@ def with_point(value: Any) -> Any:
 def without_points(values: list[Any]) -> list[Any]:
     """Remove the points that separate thousands, as in ``1.234``, from texts of whole numbers.
 
-    Nothing is removed unless three digits follow each point. Values are also kept if each of them
-    has one point and ends in ``.000``, because they may be decimal numbers.
+    No text is changed unless three digits follow every point. If every text has one point and ends
+    in ``.000``, no text is changed, because the texts may be decimal numbers.
     """
     pointed = [one for one in values if isinstance(one, str) and "." in one]
     if not pointed or not all(_POINTED.fullmatch(one) for one in pointed):
@@ -120,7 +120,7 @@ def duration_s(value: Any) -> float | None:
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1, "min": 60 * 10**9, "h": 3600 * 10**9}
 """The number of nanoseconds in each unit of time."""
 
-# A number of at least the given size counts as a Unix time in the given unit.
+# A number that is at least an entry's number counts as a Unix time in the entry's unit.
 _SINCE_1970 = (("ns", 10**17), ("us", 10**14), ("ms", 10**11))
 _LARGEST = 2**62  # limit on times in ns, so that the difference of two times fits 64 bits
 
@@ -141,7 +141,7 @@ def unit_of(value: Any) -> str:
 def nanoseconds(value: Any, unit: str) -> int:
     """Return a time or duration in nanoseconds.
 
-    A number is converted from the unit ``unit``. An ISO 8601 text without a time zone is in UTC.
+    If ``value`` is a number, its unit is ``unit``. An ISO 8601 text without a time zone is in UTC.
     Raises ValueError for a value that is neither a number nor a time, and for a time at least 146
     years before or after 1970.
     """

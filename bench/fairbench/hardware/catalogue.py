@@ -20,7 +20,7 @@ from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
 
 SUFFIX = ".toml"
 FILE = "file:"
-"""The last part of a profile's id begins with this prefix if the profile was read from a file."""
+"""If a profile was read from a file, the last part of the profile's id begins with ``FILE``."""
 
 _DIGEST_LETTERS = 12
 _ONLY_KNOWN = ConfigDict(extra="forbid", frozen=True)
@@ -160,9 +160,9 @@ _GLUED = re.compile(r"^(llama|qwen)(\d)")
 def canonical_model(name: str, known: Iterable[str]) -> str:
     """Return the known model to which a name refers, or the normalised name of an unknown model.
 
-    Upper case, the organisation, ``Meta-`` and endings such as ``-Instruct`` are ignored. For
-    example, ``meta-llama/Llama-3.1-70B-Instruct`` becomes ``llama-3.1-70b``. Models with layers of
-    equal sizes share a timing profile.
+    Upper case, the organisation, ``Meta-`` and endings such as ``-Instruct`` are ignored. The
+    normalised name of ``meta-llama/Llama-3.1-70B-Instruct`` is ``llama-3.1-70b``. Models with
+    layers of equal sizes share a timing profile.
     """
     models = set(known)
     text = name.strip().lower().rsplit("/", 1)[-1].replace("_", "-").removeprefix("meta-")
@@ -249,10 +249,10 @@ def model_names() -> list[str]:
 def resolve_profile(gpu: str, model: str) -> TimingProfile:
     """Return the profile of a GPU (a prefix of a profile id, or a TOML file) and a model.
 
-    ``model`` may also be the model's name on the Hugging Face hub. If several profiles match, the
-    profile with the lowest TP degree is chosen. Among profiles with equal TP degrees, a profile
-    fitted to measured serving is preferred, and otherwise a profile for SGLang. Raises UsageError
-    for an unknown GPU or model, and for an ambiguous prefix.
+    ``model`` is a model's name in a profile id or on the Hugging Face hub. If several profiles
+    match, the profile with the lowest TP degree is chosen. Among profiles with equal TP degrees, a
+    profile fitted to measured serving is preferred, and otherwise a profile for SGLang. Raises
+    UsageError for an unknown GPU or model, and for a prefix that fits several GPUs.
     """
     if is_profile_file(gpu):
         return read_profile(gpu)
@@ -298,13 +298,13 @@ HOPPER_GB_S = {"h100-80gb": 3_350, "gh200-96gb": 4_000, "h200-141gb": 4_800}
 LINEAR_FACTOR = 1.10
 """The time of linear layers (c_T) in a server on an H100, divided by their time in operator tables.
 
-The factor of linear layers is 1.10 in SGLang with Llama-3.1-8B (``measured-sglang-triton``) and
-1.09 in vLLM with Qwen3-14B (``measured-vllm``). For prompts of 28,650 tokens on an H100, a
-published TTFT of 1,077 ms is 1.10 times the operators' 976 ms.
+``LINEAR_FACTOR`` is 1.10 in SGLang with Llama-3.1-8B (``measured-sglang-triton``) and 1.09 in vLLM
+with Qwen3-14B (``measured-vllm``). For 28,650 tokens on an H100, a published TTFT of 1,077 ms is
+1.10 times the sum of operator times (976 ms).
 """
 
 SAMPLING_MS, SAMPLING_VOCABULARY = 0.012, 151_936
-"""vLLM's sampling time (ms) per sequence of a step on an H100 with this vocabulary size.
+"""vLLM's sampling time (ms) per sequence of a step on an H100, and the model's vocabulary size.
 
 The sampling time was measured with Qwen3-14B (profile ``measured-vllm``). Sampling by ``top_p``
 probably moves all logits through memory. The sampling time is assumed proportional to the
@@ -315,7 +315,7 @@ vocabulary size divided by the memory bandwidth.
 def with_serving(
     coefficients_ms: Mapping[str, float], gpu: str, vocabulary: int
 ) -> dict[str, float]:
-    """Return operator coefficients, corrected for slower linear layers and sampling in a server.
+    """Return operator coefficients, adjusted to a server's linear layers and sampling time.
 
     Args:
         coefficients_ms: Coefficients of a ``TimingProfile``.

@@ -91,15 +91,15 @@ class EngineParams:
     """Settings of every simulated SGLang worker (``--set engine.NAME=VALUE``).
 
     ``fairbench list engines`` describes each engine setting. A setting of 0 means the value that
-    SGLang 0.5.23 chooses for the GPU and model. ``mem_fraction_static`` of an A10G is 0.88, as in
-    the papers. SGLang chooses a ``max_running_requests`` between 2,048 and 4,096, so memory is the
-    limit in practice. ``full_reservation`` reserves memory for all output tokens at admission, as
-    ``ignore_eos`` does. [DLPM] §5.1 sets ``num_continuous_decode_steps`` to 10.
-    ``in_batch_prefix_caching`` (on by default) has been part of SGLang since December 2024 (PR
-    #2442). By default, a pass that lacks memory or slots marks the batch as full
-    (``batch_is_full``), unlike SGLang in summer 2024. ``enable_mixed_chunk`` is off by default, as
-    in SGLang. See docs/appendix/engine.md for ``load_cap``, docs/appendix/speed.md for
-    ``prefix_match_us``, and docs/reference/releases.md for ``release``.
+    SGLang 0.5.23 chooses for the GPU and model. ``mem_fraction_static`` of an A10G is 0.88. SGLang
+    chooses a ``max_running_requests`` between 2,048 and 4,096, so memory is the limit in practice.
+    ``full_reservation`` reserves memory for all output tokens at admission, as ``ignore_eos`` does.
+    [DLPM] §5.1 sets ``num_continuous_decode_steps`` to 10. ``in_batch_prefix_caching`` (on by
+    default) has been part of SGLang since December 2024 (PR 2442). By default, a pass that lacks
+    memory or slots marks the batch as full (``batch_is_full``), unlike SGLang in summer 2024.
+    ``enable_mixed_chunk`` is off by default, as in SGLang. See docs/appendix/engine.md for
+    ``load_cap``, docs/appendix/speed.md for ``prefix_match_us``, and docs/reference/releases.md for
+    ``release``.
     """
 
     chunked_prefill_size: Annotated[int, Ge(0)] = 0
@@ -124,7 +124,7 @@ class EngineLimits:
     """The parameters of an SGLang engine after all defaults are filled in.
 
     ``host_tokens`` is the size of the CPU memory for swapped KV cache, in tokens. ``rules`` are the
-    scheduling rules of the release. ``EngineParams`` explains all other attributes.
+    scheduling rules of the release. ``EngineParams`` explains every attribute except these two.
     """
 
     pool_tokens: int
@@ -183,7 +183,7 @@ class VLLMLimits:
 
     ``pool_tokens`` is the "GPU KV cache size" that vLLM prints; one block of the pool stays unused.
     With ``goes_on_after_self`` (from vLLM 0.33 on), a step continues after a request preempts
-    itself. ``VLLMParams`` describes other settings. Raises ValueError for values that vLLM refuses.
+    itself. ``VLLMParams`` describes the settings. Raises ValueError for values that vLLM refuses.
     """
 
     pool_tokens: int
@@ -238,7 +238,7 @@ class VLLMParams:
     profile has none. The default ``release`` follows the rules of vLLM 0.31 and 0.32. From release
     0.33 on, vLLM continues with later requests if a request that needs memory is itself preempted.
     With ``async_scheduling``, vLLM decides on each step while the previous step runs.
-    ``async_scheduling`` is off by default, but vLLM turns it on by default on GPUs.
+    ``async_scheduling`` is off by default in fairbench, but on by default in vLLM on GPUs.
     ``long_prefill_token_threshold`` is off by default (0), as in vLLM.
     """
 
@@ -288,8 +288,8 @@ def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
 OTHER_GIB = 0.79
 """The GPU memory in GiB for libraries, workspaces and input buffers of vLLM.
 
-Logs of vLLM 0.19 with Llama-3.1-8B show 0.81 GiB (H100), 0.79 GiB (A100) and 0.77 GiB (RTX 4090)
-besides weights, KV cache and activations.
+In logs of vLLM 0.19 with Llama-3.1-8B, libraries, workspaces and buffers take 0.81 GiB (H100), 0.79
+GiB (A100) and 0.77 GiB (RTX 4090).
 """
 
 BLOCK = 16
@@ -322,7 +322,7 @@ def vllm_pool_tokens(
 def default_batch(profile: TimingProfile) -> tuple[int, int]:
     """Return the limits of vLLM's API server on the tokens and sequences of a step.
 
-    The limits depend on the GPU's memory, but an A100 always gets the limits of a small GPU.
+    Both limits depend on the GPU's memory, but an A100 always gets the limits of a small GPU.
     """
     gib = profile.pool.pre_load_avail_gib
     if gib >= 160:

@@ -1,8 +1,8 @@
 """The duration of a step, and the division of its GPU time among requests.
 
 Each request bears the time that it adds to a step: the computation of its new tokens, attention,
-and reads of its context. The rest of the step's time is the fixed cost (launches, the host, and
-reads of the weights), which all requests of the batch bear in equal parts.
+and reads of its context. All requests of the batch bear equal parts of the step's fixed cost
+(launches, the host, and reads of the weights).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from fairbench.core import PS_PER_S, CostModel
 
 PS_PER_MS = 10**9
-# A chunk of a prompt: the number of cached tokens before the chunk, and the chunk's tokens.
+# A chunk of a prompt consists of the number of cached tokens before it and its own tokens.
 Chunk = tuple[int, int]
 
 
@@ -81,8 +81,8 @@ class Decoding(NamedTuple):
 class StepParts(NamedTuple):
     """A step's GPU time in picoseconds, split among prefill chunks and decoding clients.
 
-    ``decode_ps`` is the sum of the values in ``clients``. ``decode_fixed_ps`` is the part of this
-    sum that does not depend on context.
+    ``decode_ps`` is the sum of the values in ``clients``. ``decode_fixed_ps`` is the part of
+    ``decode_ps`` that does not depend on context.
     """
 
     chunks: list[int]
@@ -110,9 +110,8 @@ def decode_parts(
 ) -> dict[str, int]:
     """Split the time (ps) of decode steps among the clients of a batch that does not change.
 
-    All steps together took ``took_ps``. The part ``fixed_ps`` does not depend on context, and the
-    rest is spent on reads of context. ``clients`` holds each client's requests and context length
-    in the first step.
+    All steps together took ``took_ps``, of which ``took_ps - fixed_ps`` was spent on reads of
+    context. ``clients`` holds each client's requests and context length in the first step.
     """
     grown = steps * (steps - 1) // 2
     requests = sum([one[0] for one in clients.values()])
@@ -167,7 +166,7 @@ def step_parts(
         )
         read_ps = max(0, read_ps)
     whole = sum(own) + read_ps
-    # If the modelled times add up to more than the step's duration, they are scaled down.
+    # If the requests' times add up to more than the step's duration, they are scaled down.
     if whole > took_ps:
         *own, read_ps = split_in_proportion(took_ps, (*own, read_ps))
         whole = took_ps

@@ -11,11 +11,11 @@ FlashAttention 3 (H100, H200) takes no longer than the profile's formula says.
 
 - A mixed step (decoding and prefill) is a single call of the attention kernel. The query heads of a
   KV head are packed into one tile only if every query has length 1 (``seqlenq_ngroups_swapped``).
-  In a mixed step, each query head therefore reads the context separately (vllm-project/vllm#58013).
+  Each query head of a mixed step thus reads the context separately (vllm-project/vllm#58013).
 - A step that only decodes has a thread block for each sequence, KV head and split of the context.
   The blocks of the longest sequence may still run when all other thread blocks have finished. By
-  Graham's bound for list scheduling, the attention exceeds the time of an even split of the work by
-  at most the time of the longest block. The simulator adds half of the longest block's time.
+  Graham's bound for list scheduling, uneven blocks lengthen the attention kernel by at most the
+  time of the longest block. The simulator adds half of the longest block's time.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ HEADS = {
 
 # tile sizes of FlashAttention's split-KV kernel for heads of 128 elements
 TILE_ROWS, TILE_KEYS = 64, 128
-# number of thread blocks per multiprocessor that the kernel's heuristic assumes
+# number of thread blocks per multiprocessor that the split-KV kernel's heuristic assumes
 BLOCKS_PER_SM = 2
-# constants of the heuristic by which the kernel splits the keys
+# constants of the heuristic by which the split-KV kernel splits the keys
 MOST_SPLITS, FULL_SHARE, GOOD_SHARE = 128, 0.8, 0.85
 # the extra time of a decode step, as a fraction of the time of its longest thread block
 TAIL_SHARE = 0.5
@@ -71,7 +71,7 @@ class FlashAttention2(NamedTuple):
         return self.heads // self.kv_heads - 1
 
     def tail_tokens(self, sequences: int, longest: int) -> float:
-        """Return the duration of a decode step's tail, in units of a profile's ``c_A``.
+        """Return the extra time of a decode step's longest block, in units of a profile's ``c_A``.
 
         The tail is the time in which only the longest sequence is computed, as a tile of
         ``TILE_ROWS`` rows on one multiprocessor. The step has ``sequences`` sequences, the longest
@@ -275,7 +275,7 @@ class TimingProfile:
         return flash_attention_2(self.profile_id)
 
     def vllm_extra_ps(self, sequences: int, context_tokens: int, longest: int = 0) -> int:
-        """Return how much longer (ps) vLLM's FlashAttention 2 takes than the formula says.
+        """Return how much longer (ps) attention takes in vLLM than in the profile's formula.
 
         Args:
             sequences: Number of decoding sequences in the step.
@@ -341,9 +341,9 @@ def slowed(profile: TimingProfile, factor: float) -> TimingProfile:
 class TimingParams:
     """The possible error of the timing profile (``--set timing.error_pct=10``).
 
-    ``error_pct`` is the maximum error in percent. The whole profile, each coefficient and the cost
-    of shared context are multiplied by independent random factors, which are drawn once per run
-    from the run's seed.
+    The whole profile, each coefficient and the cost of shared context are multiplied by independent
+    random factors, which are drawn once per run from the run's seed. A random factor differs from 1
+    by at most ``error_pct`` percent.
     """
 
     error_pct: Annotated[float, Ge(0), Lt(100)] = 0.0
@@ -352,7 +352,7 @@ class TimingParams:
 def perturbed(profile: TimingProfile, percent: float, rng: Random) -> TimingProfile:
     """Return the timing profile with random errors of up to ``percent`` percent.
 
-    Each coefficient is multiplied by a common random error and by a separate random error.
+    Each coefficient is multiplied by a random factor for all coefficients and by one of its own.
     """
 
     def factor() -> float:

@@ -82,7 +82,7 @@ def carry_out(
 ) -> dict[str, Any]:
     """Run the missing simulations of a stored plan; store and return the answer.
 
-    If ``recorded`` (the result of ``recorded_waits``) is given, it becomes a part of the answer.
+    If ``recorded`` (the result of ``recorded_waits``) is given, the plan's answer contains it.
 
     Raises RunFailed if a run failed, Interrupted after a signal, and UsageError while another
     process carries out the plan.

@@ -67,7 +67,7 @@ def plan_page(path: Path) -> page.Page:
 def plan_title(answer: Row) -> str:
     """Return a plan's answer in one line: the replicas that each scheduler needs.
 
-    The line also states the percentage of GPUs or of the price that the first scheduler saves.
+    The line ends with the GPUs or the price that the first scheduler saves, in percent.
     """
     load = answer["choices"][0]["load"]
     if size_of(answer) == USERS:
@@ -80,10 +80,10 @@ def plan_title(answer: Row) -> str:
 
 
 def _saved(first: Row, others: Sequence[Row]) -> str:
-    """Return a text that says how much the first choice saves against the most expensive choice.
+    """Return a text that says how much ``first`` saves, compared with the most expensive choice.
 
-    A choice is a scheduler on a GPU. If no choice is more expensive than the first choice, the text
-    gives the saving of the cheapest choice.
+    A choice is a scheduler on a GPU. If no choice is more expensive than ``first``, the text says
+    how much the cheapest choice saves against ``first``.
     """
     if first["replicas"] is None:
         return ""
@@ -107,7 +107,7 @@ def _saved(first: Row, others: Sequence[Row]) -> str:
 def _choice(row: Row, answer: Row, load: str = "") -> str:
     """Return the name of a choice: its scheduler, its GPU if there are several, and its load.
 
-    The format string ``load`` adds the load factor to the name unless the factor is 1.
+    The format string ``load`` adds the load factor to the choice's name unless the factor is 1.
     """
     several = len({one["timing_profile"] for one in answer["choices"]}) > 1
     name = f"{row['scheduler']} on {row['gpu']}" if several else str(row["scheduler"])
@@ -167,7 +167,7 @@ def _curve(target: Row, series: Sequence[PointSeries], size: str) -> page.Figure
 
 
 def _series(answer: Row, place: int) -> Iterator[PointSeries]:
-    """Yield each choice's chart points for one target; ``place`` is the target's index."""
+    """Yield the chart points of each scheduler and GPU for the target with the index ``place``."""
     rows = answer["choices"]
     loads = len({row["load"] for row in rows}) > 1
     names = [_choice(row, answer) + (f" {row['load']:g} x" if loads else "") for row in rows]

@@ -41,9 +41,9 @@ UNITS = {("ms", "s"): 1000.0, ("ms", "ms"): 1.0, ("s", "s"): 1.0, ("s", "ms"): 0
 class Slo(NamedTuple):
     """A target, such as ``ttft_p99<2s``: a metric and its limit.
 
-    A value meets the target if it is below the limit (``below`` is True) or above the limit. If
-    ``inclusive`` is True, the limit itself meets the target. ``text`` is the target as the user
-    wrote it. ``metric`` is the metric's key in a run's summary.
+    If ``below`` is True, the metric must be below its limit, and otherwise above its limit. If
+    ``inclusive`` is True, a metric equal to its limit meets the target. ``text`` is the target as
+    the user wrote it. ``metric`` is the metric's key in a run's summary.
     """
 
     text: str

@@ -27,7 +27,7 @@ class SmallestSize(NamedTuple):
     """The smallest cluster size that meets the targets, or None if no size meets the targets.
 
     ``monotone`` is True if no simulated size failed above a sufficient size; untested larger sizes
-    are then assumed to be sufficient. If a larger size failed, every size below the smallest
+    are then assumed to be sufficient. If ``monotone`` is False, every size below the smallest
     sufficient size was simulated. ``tried`` says whether each simulated size sufficed.
     """
 
@@ -69,9 +69,9 @@ def bisected(low: int, high: int) -> Search:
 def largest(first: int, last: int, is_possible: Callable[[int], bool]) -> Search:
     """Find the largest number of users, from ``first`` to ``last``, that meets the targets.
 
-    The number is doubled until it fails, and then bisected. Numbers for which ``is_possible`` is
-    False are skipped. The two numbers above the largest sufficient number are tested as well. The
-    field ``smallest`` contains this number.
+    The number of users is doubled until a target is missed, and then bisected. Numbers of users for
+    which ``is_possible`` is False are skipped. ``smallest`` is the largest number of users that
+    meets the targets; the next two numbers of users are tested too.
     """
     tried = dict((yield [first]))
     size = first
@@ -185,7 +185,7 @@ def _knows(slo: Slo, value: Value) -> bool:
 
 
 def _kept(slo: Slo, value: Value, number: Any) -> bool:
-    """Return whether ``number`` meets the target, even if ``value`` is only a bound."""
+    """Return whether ``number`` meets the target for certain, as ``value`` may be only a bound."""
     return value.is_number and _knows(slo, value) and slo.met_by(number)
 
 
@@ -272,10 +272,7 @@ def _row(
 
 
 def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
-    """Return one row per client that was also simulated alone: its mean sharing incentive.
-
-    The sharing incentive is the client's benefit from sharing the cluster.
-    """
+    """Return one row per client that was also simulated alone: its mean sharing incentive."""
     rows = []
     for clients in zip(*(summary["clients"] for summary in summaries), strict=True):
         row: dict[str, Any] = {"client": clients[0]["client"]}
@@ -292,8 +289,9 @@ def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 def _cheaper(rows: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the indices of rows that are cheaper than the planned choice at the same load.
 
-    Without prices, rows with the same GPU and model are compared by their numbers of GPUs. If the
-    planned choice has no sufficient size, every choice with a sufficient size is returned.
+    Without prices, rows with the same GPU and model are compared by their numbers of GPUs. If no
+    cluster size suffices for the planned choice, every choice with a sufficient cluster size counts
+    as cheaper.
     """
     found: list[tuple[float, float, int]] = []
     if rows and USERS in rows[0]:

@@ -52,7 +52,7 @@ def render(answer: Row) -> RenderableType:
 
 
 def head_lines(answer: Row) -> list[str]:
-    """Return the lines that state the hardware, seeds, load and trace behind the numbers."""
+    """Return the lines that state the hardware, seeds, load and trace of a plan's simulations."""
     count, first = len(answer["seeds"]), answer["seeds"][0]
     seeds = f"{count} seeds: {METHOD}" if count > 1 else f"seed {first}"
     profiles = list(dict.fromkeys(row["timing_profile"] for row in answer["choices"]))
@@ -143,7 +143,7 @@ def load_line(answer: Row) -> str:
 def _choices(answer: Row) -> Table:
     """Return the table of compared schedulers and GPUs.
 
-    A second row shows the next size, which fails: a replica fewer or a user more.
+    The row below a choice has a replica fewer or a user more, and misses a target.
     """
     rows, size = answer["choices"], size_of(answer)
     priced = any(row["cost"] is not None for row in rows)
@@ -196,7 +196,7 @@ def _cell(target: Row) -> Text:
 
 
 def margin_text(margin: float) -> str:
-    """Return a margin in percent of the limit; a value above twice the limit as a multiple."""
+    """Return a margin to a limit in percent; for values above twice the limit, as a multiple."""
     return f"{margin:+.0%}" if margin >= -1 else f"{1 - margin:.3g}x the limit"
 
 

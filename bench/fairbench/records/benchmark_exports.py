@@ -10,13 +10,13 @@ All layouts convert times to seconds. The known files, and the documents that de
   ``experiments`` is a run. Each request has the times of its responses and, if stored, the texts of
   prompt and answer. Token counts come from the server's answers. If the server reports no counts,
   each response with text counts as one token, and a prompt's tokens are estimated from its text.
-- GuideLLM: ``benchmarks.json``, runs with their requests grouped by outcome. The fields follow
-  ``GenerativeRequestStats`` (schemas/request_stats.py of vllm-project/guidellm at 06cef29); files
-  from before 0.4 have ``start_time``, ``end_time`` and ``first_token_time``. Requests that were cut
-  off at the end of a run are unfinished.
-- inference-perf: ``per_request_lifecycle_metrics.json``, a list of requests. The fields follow
-  ``RequestLifecycleMetric`` and ``InferenceInfo`` (apis/base.py of kubernetes-sigs/inference-perf
-  at 03e89d4); earlier versions have the token counts directly in ``info``.
+- GuideLLM: ``benchmarks.json``, runs with their requests grouped by outcome. A request's fields
+  follow ``GenerativeRequestStats`` (schemas/request_stats.py of vllm-project/guidellm at 06cef29);
+  before 0.4, files have ``start_time``, ``end_time`` and ``first_token_time``. Requests that were
+  cut off at the end of a run are unfinished.
+- inference-perf: ``per_request_lifecycle_metrics.json``, a list of requests. A request's fields
+  follow ``RequestLifecycleMetric`` and ``InferenceInfo`` (apis/base.py of
+  kubernetes-sigs/inference-perf at 03e89d4); earlier versions put counts into ``info``.
 - LLMPerf: a list of requests, ``*_individual_responses.json``, with the fields of common_metrics.py
   (ray-project/llmperf at 1eac866).
 - genai-bench: totals and requests, with the fields of ``RequestLevelMetrics`` (metrics/metrics.py
@@ -54,7 +54,7 @@ OPTIONAL = ("cached_tokens", "status", "error", "gaps", "request_id")
 def layout(
     name: str, fits: Callable[[Record], bool], runs: Callable[[list[Object], str], list[Run]]
 ) -> Layout:
-    """Return the layout of a tool's export; ``runs`` creates its requests with ``request``."""
+    """Return the layout of a tool's export; ``runs`` must create requests with ``request``."""
     own = {field: field for field in (*FIELDS, *OPTIONAL)}
     units = dict.fromkeys(("start", "ttft", "latency", "gaps"), "s")
     return Layout(name, fits, own, units, runs=runs, own_units=True, exact=True)
@@ -395,8 +395,8 @@ def _with_closed_loop_starts(requests: list[Object], users: int, tool: str) -> t
 
     Each user sends a request as soon as the user's previous request has been answered. The requests
     are sent in the order of the file, each by the first user who is free. A request of unknown
-    duration takes no time. The function returns a remark for the user. If some request has a start
-    time, the function changes nothing and returns ().
+    duration takes no time. The function returns a remark about the computed start times. If some
+    request has a start time, the function changes nothing and returns ().
     """
     if any(one["start"] is not None for one in requests):
         return ()

@@ -129,7 +129,7 @@ FLAT = (
 """Fields that are not sought in nested objects, where their usual names often mean other things."""
 
 SYNONYMS = {"time": "start", "program": "session", "id": "request_id"}
-"""Further field names that ``--map`` accepts."""
+"""Synonyms that ``--map`` accepts for names of fields."""
 TIMES = (*MOMENTS, *LENGTHS, "itls", "gaps")
 
 LONGEST = 200

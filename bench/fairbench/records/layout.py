@@ -40,13 +40,13 @@ class Layout:
         name: The name of the format, which commands show and accept.
         fits: A function that tests whether a record, usually the first of a file, has this format.
         fields: The names of columns by field, in order of preference; a dot in a name leads into a
-            nested object. Other fields are looked up under common column names, unless ``exact`` is
-            True.
+            nested object. Fields without an entry are looked up under common column names, unless
+            ``exact`` is True.
         units: The units of times by field, for columns whose names contain no unit.
         unit: The unit of times if neither ``units`` nor the name of the column states a unit.
         spread: A function that returns a ``Spread`` for records with nested requests.
-        runs: A function that combines records into runs, if records are runs or parts of runs.
-            Instead of a run, the returned list may contain a function that builds the run.
+        runs: A function that combines records into runs, if records are runs or parts of runs. An
+            item of the list that ``runs`` returns is a run, or a function that builds one.
         keep: A function that returns whether a record is a request that reached a server.
         exact: Whether only the columns in ``fields`` are read.
         events: Whether records without token counts are skipped, because they are events and not

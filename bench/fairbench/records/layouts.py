@@ -66,7 +66,7 @@ def _run_of_lists(item: Object, where: str, columns: Mapping[str, str], *, at_on
 def _columnwise(
     name: str, columns: Mapping[str, str], inside: str = "", *, at_once: bool = False, **more: Any
 ) -> Layout:
-    """Return a format with one run per object: under the key ``inside``, one list per column."""
+    """Return a format in which an object is a run and its key ``inside`` has a list per column."""
 
     def lists_of(item: Record) -> Object:
         found = item.get(inside) if inside else item
@@ -132,8 +132,8 @@ def _is_mooncake(first: Record) -> bool:
 # have equal times, which ``--trace-spread`` spreads out. Mooncake's traces name no clients.
 MOONCAKE = Layout("mooncake", _is_mooncake, unit="ms", block_size=512)
 
-# Format ``agent`` has sessions of agents in the form of LMCache/lmcache-agent-trace (at 16a14ad)
-# and of Exgentic (inference-sim/inference-sim at c358946). Equal block ids mean equal blocks, even
+# Format ``agent`` has the form of agents' sessions in LMCache/lmcache-agent-trace (16a14ad) and in
+# Exgentic's trace (inference-sim/inference-sim, c358946). Equal block ids mean equal blocks, even
 # in different sessions of a file. ``src`` names a session's collection, which counts as the client.
 # Sessions of a collection were recorded on different days and are replayed one after another.
 AGENT = Layout(
@@ -155,7 +155,7 @@ def _is_message(value: Any) -> bool:
 def _answers(record: Record, where: str) -> Iterator[Object]:
     """Yield a request for each answer in a record, which holds one or two conversations.
 
-    Each request gets the time of the record, and the requests of a conversation form a session.
+    Each request arrives at the record's time, and the requests of a conversation form a session.
     Each prompt begins with the model's name, because different models share no KV cache.
     """
     facts = {key: one for key, one in record.items() if not isinstance(one, list | Mapping)}

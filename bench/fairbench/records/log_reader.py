@@ -92,7 +92,7 @@ class FileColumns:
         samples: Some values of every column in the file.
         record: A record of the file, which error messages quote.
         first_where: The location of the first record in the file.
-        odd: The column names in records without a last-token time, by the request's row number.
+        odd: The columns of each record that has no last-token time, by the request's row number.
         unseen: The columns that the user named but that occur in no record.
         answered: The number of requests that a gateway answered from its cache.
         chosen: The columns that the user named, by field.
@@ -262,7 +262,7 @@ def _with_objects(place: FilePlace, names: tuple[str, ...]) -> FilePlace:
         return place
     record = {**place.value, **{n: naming.object_of(place.value[n]) for n in names}}
     if record.keys() == CONTAINER and isinstance(record["log"], dict):
-        # The time that Docker adds is ignored, because it is later than the request.
+        # Docker's time of a log line is ignored, because it is later than the request's time.
         record = record["log"]
     return FilePlace(place.where, record)
 
@@ -470,7 +470,7 @@ class _Reader:
             if not any(samples[one.name] for one in found):
                 found = _only_nested_column(name, nested) or found
             elif any(row.keys().isdisjoint(one.name for one in found) for row in rows):
-                # A record that lacks the recognised columns may hold the field in a nested object.
+                # A record without the columns ``found`` may have the field ``name`` in an object.
                 found = [*found, *_only_nested_column(name, nested)]
         return [one._replace(unit=self._unit_of_column(name, one.name, one.unit)) for one in found]
 

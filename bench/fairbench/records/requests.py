@@ -225,9 +225,9 @@ def _whole_prompts(columns: FileColumns, counts: Mapping[str, Floats]) -> tuple[
 def _are_beside(columns: FileColumns, counts: Mapping[str, Floats], beside: Floats) -> bool:
     """Return whether cached tokens are counted separately from the input tokens.
 
-    Cached tokens are separate if a column's name suggests so and some request has more cached
-    tokens than input tokens. Otherwise, cached tokens are separate if most totals of tokens include
-    them in addition to the input. Without totals, the names of the columns decide.
+    Cached tokens are counted separately if a column's name suggests so and some request has more
+    cached than input tokens, or if most total token counts add cached tokens to input tokens.
+    Without total token counts, the columns' names decide between separate and common counts.
     """
     names = [one.name for one in columns.of_fields("cached_tokens", "written_tokens")]
     leaves = [plain(name.rpartition(".")[2]) for name in names]
@@ -297,6 +297,6 @@ def _without_repetitions(made: FileRequests) -> FileRequests:
 
 
 def _are_ids(columns: FileColumns, ids: list[Any]) -> bool:
-    """Return whether the values identify requests and not, for example, users."""
+    """Return whether the values of an id column identify requests and not, for example, users."""
     name = plain(columns.of_fields("request_id")[0].name.rpartition(".")[2])
     return name != "id" or any(isinstance(one, str) and not one.isdigit() for one in ids)

@@ -91,7 +91,7 @@ def _is_langfuse(first: Record) -> bool:
 
 
 def _observations(record: Record, where: str) -> Iterator[Object]:
-    """Yield the record if it is an observation, or all observations of a trace with the trace."""
+    """Yield an observation unchanged, or add the trace's record to each observation of a trace."""
     if "observations" not in record:
         yield dict(record)
     for one in objects_in(record.get("observations")):
@@ -194,7 +194,7 @@ def _with_start(record: Record, end: Any, length: Any) -> Object:
 def _start_and_end(end: Any, length: Any) -> tuple[Any, Any]:
     """Compute a request's start from its end and duration; return the start and the end.
 
-    If the end is not a time, both returned values are this end, which a later check reports.
+    If ``end`` is not a time, ``end`` is returned twice, so that a later check reports it.
     """
     told_s, number = cells.duration_s(length), cells.number_of(length)
     length_s = told_s if told_s is not None else number
@@ -343,7 +343,7 @@ def _otel_requests(record: Record, where: str) -> Iterator[Object]:
     """Yield the requests in a record of spans that follow OpenTelemetry's GenAI conventions.
 
     A request is a span with ``gen_ai.usage.input_tokens`` and ``gen_ai.usage.output_tokens``.
-    Before release 1.27 of open-telemetry/semantic-conventions, these attributes ended in
+    Before release 1.27 of open-telemetry/semantic-conventions, the two names ended in
     ``prompt_tokens`` and ``completion_tokens``. A record is a batch of OTLP's JSON
     (``resourceSpans``), or one span, whose attributes are an object or OTLP's list. The client is
     in ``user.id`` or ``enduser.id``; ``--clients-from`` names any other attribute.
@@ -449,9 +449,9 @@ def _sglang_requests(record: Record, where: str) -> Iterator[Object]:
 
     Lines with the event ``request.finished`` (srt/utils/request_logger.py of sgl-project/sglang,
     01bb912) are requests. A request started ``out.meta_info.e2e_latency`` seconds before the
-    timestamp of its log line. SGLang writes prompt texts at log levels from 2 on. Level 2 shortens
-    the texts, so only level 3 shows shared prefixes. ``--clients-from`` names the field with the
-    client, such as ``obj.custom_labels.tenant``.
+    timestamp of its log line. SGLang writes shortened prompt texts at log level 2 and whole prompt
+    texts at log level 3. Only whole texts show shared prefixes. ``--clients-from`` names the field
+    with the client, such as ``obj.custom_labels.tenant``.
     """
     if record.get("event") == "request.finished":
         latency = inner(record, "out", "meta_info", "e2e_latency")

@@ -27,9 +27,9 @@ LARGEST_NS = 2**62
 DATED_S = 1e8
 APART = 100  # Two times with at least this ratio are in different units.
 
-SLOWEST_TOKEN_S = 2.0  # plausible upper bound on fast answers, in seconds per token
-SLOWEST_ANSWER_S = 20.0  # plausible upper bound on fast answers of one token, in seconds
-FASTEST_TOKEN_S = 2e-5  # plausible lower bound on slow answers, in seconds per token
+SLOWEST_TOKEN_S = 2.0  # longest plausible time per token of a fast answer, in seconds
+SLOWEST_ANSWER_S = 20.0  # longest plausible time of a fast answer with one token, in seconds
+FASTEST_TOKEN_S = 2e-5  # shortest plausible time per token of a slow answer, in seconds
 # The 10th and the 90th percentile of a file's durations stand for a fast and a slow answer.
 FAST_PERCENT, SLOW_PERCENT = 10, 90
 # Whole numbers without a unit may be milliseconds if their 10th percentile is at least ``LEAST_MS``
@@ -431,7 +431,7 @@ def check_moments(
 ) -> None:
     """Raise DataError for a time that precedes its request's start or is on another clock.
 
-    This error usually means that a column of durations was read as points in time.
+    The usual cause of such times is a column of durations that was read as points in time.
     """
     way = {"end": "latency", "first_token": "ttft"}.get(column.field)
     wrong = (of_other_clock(moments, start) & (moments <= cells.MAX_TIME_S)) | (moments < start)

@@ -133,7 +133,7 @@ def column_title(board: Board, metric: BoardMetric) -> str:
 def mark_of(one: Score, row: BoardRow, board: Board) -> str:
     """Return the mark of a scheduler's difference from the baseline, "=" if not significant.
 
-    The baseline itself gets a space instead of a mark.
+    The baseline's own mark is a space.
     """
     return " " if row.name == board.baseline else MARKS.get(one.against, NOISE)
 
@@ -333,7 +333,7 @@ def _grid(board: Board, metrics: Sequence[BoardMetric]) -> page.Grid:
 class _Row(NamedTuple):
     """A row of the leaderboard as a mark in a picture.
 
-    ``strong`` is True if no other scheduler is better in both metrics of the picture.
+    ``strong`` is True if no other scheduler is better than this one in both metrics of the chart.
     """
 
     number: int
@@ -344,7 +344,7 @@ class _Row(NamedTuple):
 
 
 def _pictures(board: Board) -> Iterator[page.Figure]:
-    """Yield charts that plot the first metric over the second and over the third metric."""
+    """Yield charts of the leaderboard's first metric over its second and over its third metric."""
     first = board.metrics[0]
     for other in board.metrics[1:SHOWN]:
         rows, left_out = _picture_rows(board, first, other)
@@ -425,7 +425,7 @@ MARGIN = 0.06  # An axis extends beyond the values by this fraction of their ran
 LETTER_PX, TEXT_PX = 8.8, 13.0
 # A label moves away from its mark in steps of 4 pixels, at most 15 times.
 STEP_PX, MOST_STEPS = 4.0, 16
-LEADER_FROM = 2  # A line joins a label with its mark if the label is at least this many steps away.
+LEADER_FROM = 2  # A line joins a label to its mark if the label has moved by this many steps.
 
 
 class Labelled(NamedTuple):

@@ -125,7 +125,7 @@ class Lorenz(NamedTuple):
         return 1 - float(np.sum(np.diff(clients) * (service[1:] + service[:-1])))
 
     def of_smallest(self, part: float) -> float:
-        """Return the share of all service that the lowest fraction ``part`` of clients received."""
+        """Return the service share of the fraction ``part`` of clients with the least service."""
         return float(np.interp(part, self.clients, self.service))
 
 
@@ -171,9 +171,9 @@ def counts_by_ratio(ratios: Sequence[float]) -> Iterator[tuple[str, int]]:
 def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
     """Return the well-behaved clients with the lowest ratios of service to fair share.
 
-    Clients are ordered by service / fair share, the lowest ratio first. Equal or undefined ratios
-    are ordered by P99 latency, with the highest or unknown P99 first. Values are means if several
-    runs are combined. If the workload has no heavy client, clients that flood come last.
+    Clients are ordered by service / fair share, the lowest ratio first. For equal or undefined
+    ratios, the client with the highest or an unknown P99 latency comes first. Values are means if
+    several runs are combined. If the workload has no heavy client, clients that flood come last.
     """
     rows = summary["clients"]
     good = [row for row in rows if not row["misbehaving"] and row["programs"]]

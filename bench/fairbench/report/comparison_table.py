@@ -113,7 +113,7 @@ def any_limited(cells: Iterable[SchedulerResults]) -> bool:
 
 
 def provenance(cells: Sequence[SchedulerResults]) -> str:
-    """Return a text on the origin of the numbers: simulated or measured, hardware and seeds."""
+    """Return a text that says on which hardware and seeds runs were simulated or measured."""
     where = bases(cell.combined for cell in cells)
     seeds = sorted({seed for cell in cells for seed in cell.combined["seeds"]})
     if len(seeds) == 1:
@@ -197,10 +197,10 @@ class Compared(NamedTuple):
 
 
 def compared(cells: Sequence[SchedulerResults]) -> list[Compared]:
-    """Return the configurations, each with its best scheduler.
+    """Return the configurations, each with its best scheduler by latency.
 
-    The best scheduler has a significantly lower latency than all others over several seeds, or a
-    lower latency in an exact replay.
+    A configuration's best scheduler has a significantly lower latency than all other schedulers
+    over several seeds, or a lower latency in an exact replay.
     """
     column = latency_column(cells)
     found = []
@@ -314,7 +314,7 @@ def _of_column(cells: Sequence[SchedulerResults], column: Column) -> list[str]:
 
 
 def can_tell(cells: Iterable[SchedulerResults]) -> bool:
-    """Return whether several seeds or trace replays make significant differences possible."""
+    """Return whether several seeds or trace replays allow a test of differences of schedulers."""
     return any(
         len(cell.runs) > 1 or (cell.combined["simulated"] and cell.combined.get("trace"))
         for cell in cells
@@ -327,8 +327,8 @@ def marks_of(samples: Sequence[Sample], better: Better, *, in_seconds: bool = Fa
     A sample is best if it is equal to or significantly better than every other sample, and worst if
     every other sample is equal or significantly better. Several seeds are compared by the
     confidence interval of paired differences, and a single seed is compared by its values. If
-    ``in_seconds`` is True, ratios of values are compared instead of differences. Values that agree
-    in three digits count as equal. If all samples are equal, all get the mark ``NEITHER``.
+    ``in_seconds`` is True, paired ratios of values replace paired differences. Values that agree in
+    three digits count as equal. If all samples are equal, all get the mark ``NEITHER``.
     """
     if better is Better.NEITHER:
         return [NEITHER] * len(samples)

@@ -18,7 +18,7 @@ LOSSES = {
     "idle": "idle",
 }
 """Descriptions of the causes of lost GPU time, by key."""
-LEAST_LOSS = 0.005  # A cause is named if it loses at least this fraction of GPU time.
+LEAST_LOSS = 0.005  # Causes of a smaller loss, as a fraction of the GPU time, are not named.
 
 
 NEEDED = (
@@ -43,7 +43,7 @@ def mean_limit(summaries: Sequence[Summary]) -> Summary | None:
 
 
 def losses(summary: Summary) -> dict[str, float]:
-    """Return the lost fractions of GPU time by key of ``LOSSES``, the largest first."""
+    """Return the fraction of GPU time lost to each cause in ``LOSSES``, the largest first."""
     small = summary["time_small_prefill_ratio"] + summary["time_small_decode_ratio"]
     found = {"small_batches": small} | {
         key: summary[f"time_{key}_ratio"] for key in LOSSES if key != "small_batches"
@@ -52,7 +52,7 @@ def losses(summary: Summary) -> dict[str, float]:
 
 
 def limit_line(summary: Summary) -> str:
-    """Return a line with the fraction of the highest possible service and the lost GPU time."""
+    """Return a line on the service, relative to the highest possible service, and lost GPU time."""
     replicas = f"{number(summary['dp'])} replica" + "s" * (summary["dp"] != 1)
     least = f"{number(summary['least_makespan_s'])} s"
     if not has_limit(summary):  # On real servers, the GPU time is unknown.
@@ -88,10 +88,10 @@ def replay_line(scheduler: str, summary: Summary) -> Iterator[str]:
 
 
 def lost_against(first: Sequence[Summary], second: Sequence[Summary], names: list[str]) -> str:
-    """Name the scheduler that loses more GPU time, and the causes; "" if losses are similar.
+    """Say which of two schedulers loses more GPU time, and why; "" if both lose about as much.
 
-    ``first`` and ``second`` contain one summary per seed; all runs have the same load. Losses are
-    means over the seeds, in percent of the GPU time, and add up to the whole loss.
+    ``first`` and ``second`` contain one summary per seed; all runs have the same load. The text
+    contains the lost GPU time by cause, as means over the seeds in percent of all GPU time.
     """
     if not all(map(has_limit, (*first, *second))):
         return ""

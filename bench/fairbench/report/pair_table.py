@@ -90,7 +90,7 @@ def shown_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
 def contrast_text(
     contrasts: Sequence[Contrast], *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return the differences as text whose lines have at most ``width`` characters.
+    """Return the schedulers' differences as text whose lines have at most ``width`` characters.
 
     If the table is too wide, columns are left out; numbers are not shortened.
     """
@@ -98,7 +98,7 @@ def contrast_text(
 
 
 def render_pairs(contrasts: Sequence[Contrast], width: int = MAX_WIDTH) -> RenderableType:
-    """Build the table of differences, with a block of rows per configuration."""
+    """Build the table of differences between schedulers, with a block of rows per configuration."""
     blocks: list[RenderableType] = [*(Text(one, "bold") for one in answers(contrasts)), Text()]
     for _, group in groupby(contrasts, lambda one: id(one.baseline)):
         here = list(group)
@@ -205,7 +205,7 @@ def _remarks(one: Contrast) -> Iterator[str]:
 
 
 def lost_between(first: SchedulerResults, second: SchedulerResults) -> str:
-    """Name the scheduler that loses more GPU time, and the causes; "" if losses are similar."""
+    """Say which of two schedulers loses more GPU time, and why; "" if both lose about as much."""
     if not (seeds := first.by_seed.keys() & second.by_seed.keys()):
         return ""
     ours, others = ([side.by_seed[seed].summary for seed in seeds] for side in (first, second))
@@ -261,7 +261,7 @@ def _metric_row(row: MetricContrast, layout: PairLayout) -> Iterator[Text]:
 
 
 def _verdict(row: MetricContrast) -> str:
-    """Return the verdict: "more" or "less" if neither higher nor lower values are better."""
+    """Return the decision on a metric; "more" or "less" if the metric has no better direction."""
     entry, decision = _entry(row.metric), row.decision
     judged = entry.verdict and entry.better is not Better.NEITHER
     if judged or decision not in (Decision.BETTER, Decision.WORSE):
@@ -270,7 +270,7 @@ def _verdict(row: MetricContrast) -> str:
 
 
 def _deciding_interval(row: MetricContrast, form: Form) -> str:
-    """Return the interval that decides the verdict; for times, it is an interval of ratios."""
+    """Return the interval of the schedulers' mean difference or, for times, of their ratio."""
     found = row.ratios
     if row.difference.exact:
         return "exact"
@@ -299,7 +299,7 @@ def _more(row: MetricContrast) -> str:
 
 
 def signed(found: Difference, form: Form) -> str:
-    """Return the mean difference as text, with ``>`` or ``<`` before a bound."""
+    """Return the schedulers' mean difference as text, with ``>`` or ``<`` before a bound."""
     if found.mean is None:
         return UNDEFINED
     if found.decisive == 0:

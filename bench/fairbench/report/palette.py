@@ -44,7 +44,7 @@ BROWN = Swatch(
 )
 
 SERIES = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, BLACK, VIOLET, BROWN)
-"""Colours with marks; clients and unknown schedulers get them in this order."""
+"""Styles of series; clients and unknown schedulers get the first styles first."""
 
 SCHEDULERS = {
     "lpm": VERMILION,
@@ -62,7 +62,7 @@ def scheduler_series(names: Sequence[str]) -> list[int]:
     """Return each name's index in ``SERIES``.
 
     Each known scheduler has a fixed index. The first name that starts with ``dlpm``, such as ``dlpm
-    dlpm.quantum=5000``, gets the index of DLPM. The other names get unused indices.
+    dlpm.quantum=5000``, gets the index of DLPM. Names of unknown schedulers get unused indices.
     """
     found: dict[str, int] = {}
     for name in names:

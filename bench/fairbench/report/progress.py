@@ -120,7 +120,7 @@ class LineProgress(Silent):
         return super().tasks(costs)
 
     def ended(self, name: str, number: int, count: int) -> None:
-        """Print which task has ended, and the time since the start."""
+        """Print which task has ended, and how long all tasks have taken so far."""
         elapsed_s = monotonic() - self._begun_s
         _tell(f"fairbench: {number} of {count} after {elapsed_s:,.0f} s: {printable(name)}")
 

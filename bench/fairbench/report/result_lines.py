@@ -147,7 +147,7 @@ def is_of_failures(summary: Summary) -> bool:
     return bool(lost) and (summary.get("queue_empty_share") or 0) >= IDLE
 
 
-MOST_PAIRS = 6  # At most this number of pairs of clients is printed, the largest pairs first.
+MOST_PAIRS = 6  # Only this number of client pairs with the most lost tokens is printed.
 
 
 def memory_lines(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -517,7 +517,7 @@ def time_to(summary: Summary, part: int) -> str:
 
 NUMBER = re.compile(r"\d[\d,.]*")
 SUCH = ", for example"
-# Notes with these keys are left out, because the lines on limits and stalls explain them.
+# These notes are left out, because the summary's lines on limits and stalls explain the metrics.
 WITH_LINES = ("limit", "limit_memory_ratio", "limit_hit_rate", "stalls")
 # Notes with these keys are left out if the line "service gap" explains them.
 OF_THE_BOUND = ("service_gap_bound", "service_gap_bound_s", "bound_source")

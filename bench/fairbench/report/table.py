@@ -104,8 +104,8 @@ CUT = "…"
 def cut_apart(names: Iterable[str], width: int) -> dict[str, str]:
     """Shorten each name to at most ``width`` characters by cutting its middle.
 
-    If two shortened names are equal, all names are cut at the start. If two names are still equal,
-    all are cut at the end. If some names are equal after each of these cuts, the middle is cut.
+    If cut middles make two names equal, all names are cut at the start. If cut starts make two
+    names equal, all names are cut at the end. If cut ends do so too, the middles are cut.
     """
     given = tuple(dict.fromkeys(names))
     tried = [

@@ -12,7 +12,7 @@ from fairbench.metrics.traffic import Overload, Traffic
 from fairbench.report.numbers import number, percent
 
 MANY = 1000.0  # A larger multiple of the other clients' mean load is printed as "over 1,000".
-# A flood's share without larger floods is printed if it exceeds the plain share by this much.
+# Both shares of load in ``flood_line`` are printed if they differ by more than this fraction.
 LEAST_REST = 0.005
 NAMED = 3  # A sentence names at most this number of delayed clients.
 TTFT = "time to first token"
@@ -22,8 +22,8 @@ def flood_line(traffic: Traffic, flood: Flood, verb: str = "floods") -> str:
     """Return a sentence that names a flood's client, time and size.
 
     ``verb`` is "floods" or "bursts". The size is the flood's share of all load during the flood. If
-    larger floods occur then, the sentence also gives the flood's share of the load without these
-    floods.
+    larger floods occur during the flood, the sentence also gives the flood's share of the load
+    without the larger floods.
     """
     name = printable(traffic.clients[flood.client])
     when = "throughout"

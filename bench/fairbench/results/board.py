@@ -51,7 +51,7 @@ class Score(NamedTuple):
 
 
 def fold_of(metric: Metric, places: int) -> Fold:
-    """Return how a metric's values are combined over configurations; ``places`` is their number."""
+    """Return how a metric's values in ``places`` configurations are combined."""
     if places == 1 or metric.form.is_share or metric.form is Form.INDEX:
         return Fold.MEAN
     return Fold.RATIO if metric.unit else Fold.GEOMETRIC
@@ -60,7 +60,7 @@ def fold_of(metric: Metric, places: int) -> Fold:
 def folded(values: Sequence[Value], fold: Fold) -> Value:
     """Combine a seed's values in all configurations to an arithmetic or geometric mean.
 
-    The mean is undefined if a value is undefined, or if lower and upper bounds both occur.
+    The mean is undefined if a value is, or if some values are lower and others upper bounds.
     """
     for value in values:
         if value.raw is None:
@@ -129,8 +129,8 @@ class Ranks(NamedTuple):
 def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
     """Return the rank range of each row; rows must be ordered from best to worst.
 
-    ``first`` is 1 plus the number of significantly better rows. ``last`` is the number of rows
-    minus the number of significantly worse rows. Pairs are compared at 95% confidence without
+    ``first`` is 1 plus the number of rows significantly better than the row. ``last`` is the number
+    of rows not significantly worse than the row. Pairs are compared at 95% confidence without
     correction, so about one of 20 pairs of equal schedulers is reported as different.
     """
     ahead, behind = [0] * len(samples), [0] * len(samples)
@@ -271,9 +271,9 @@ class Stored(NamedTuple):
 def read_stored(paths: Sequence[Path]) -> Stored:
     """Read the runs of sweep directories or CSV files for a comparison of all runs.
 
-    Raises DataError for a path that is unreadable or neither a sweep nor a CSV file. DataError also
-    means that two directories have different runs of one experiment and seed, or that two files
-    have the same seed of a configuration.
+    Raises DataError for an unreadable path, for a path that is neither a sweep nor a CSV file, for
+    two directories with different runs of one experiment and seed, and for two files with the same
+    configuration and seed.
     """
     files = [path for path in paths if path.suffix == ".csv"]
     if files and len(files) < len(paths):
@@ -382,7 +382,7 @@ class Board:
     demand_limited: tuple[str, ...]
     # ``fewest`` is the smallest number of latencies of a well-behaved client; None if unknown.
     fewest: int | None
-    summary: Mapping[str, Any]  # a run's summary, for the hardware in the title
+    summary: Mapping[str, Any]  # the summary of a run, from which the title takes the hardware
 
 
 def chosen(

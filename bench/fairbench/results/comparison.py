@@ -247,9 +247,9 @@ LEAST_CHANGE = 0.0005
 class MetricContrast:
     """The means of a metric under two schedulers over their common seeds, and the difference.
 
-    ``more_seeds`` estimates how many more seeds would make the difference significant.
-    ``more_seeds`` is None if no or too many more seeds are needed, or if more seeds cannot help.
-    For metrics in seconds, verdicts use ``ratios``, the difference of logarithms.
+    ``more_seeds`` estimates how many more seeds would make the schedulers' difference significant.
+    ``more_seeds`` is None if this number is 0 or too high, or if more seeds cannot help. For
+    metrics in seconds, verdicts use ``ratios``, the difference of logarithms.
     """
 
     metric: str
@@ -264,8 +264,8 @@ class MetricContrast:
     def ratio(self) -> float | None:
         """The compared scheduler's mean divided by the baseline's mean.
 
-        For metrics in seconds, the ratio is the geometric mean over the seeds. The ratio is None if
-        a mean is only a bound, or if the baseline's mean is 0.
+        For metrics in seconds, ``ratio`` is the geometric mean over the seeds. ``ratio`` is None if
+        a scheduler's mean is only a bound, or if the baseline's mean is 0.
         """
         if self.ratios is not None and self.ratios.mean is not None:
             return exp(self.ratios.mean)

@@ -2,9 +2,9 @@
 
 A stored experiment contains the chosen values and the defaults. The entry ``chosen`` of the
 manifest lists the keys of the values that the user chose. Experiments that differ only in defaults
-count as one experiment, because a new version may have changed a default. If the manifest lacks
-``chosen``, values that differ from the workload, from today's default and from the default in
-``FORMER`` count as chosen.
+count as one experiment, because a new version may have changed a default. Without the entry
+``chosen``, a value counts as chosen unless it equals the workload's value, the present default or
+the default in ``FORMER``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def place_of(experiment: Experiment) -> dict[str, Any]:
 def scheduler_of(experiment: Experiment) -> dict[str, Any]:
     """Return an experiment's scheduler, router and local scheduler, with all their parameters.
 
-    The result also contains the scheduling policy of the experiment's engine.
+    The scheduling policy of the experiment's engine counts as a parameter of the scheduler.
     """
     kept = {k: v for k, v in experiment.items() if k in SCHEDULER_KEYS}
     policy = experiment.get("backend", {}).get(OWN_POLICY)
@@ -203,7 +203,7 @@ def spec_changes(
         if old == new or (key.endswith(".rate") and replaced):
             continue
         if DEFAULT in (old, new) and key.partition(".")[0] in apart:
-            # A parameter that only one of the two schedulers has does not count as a difference.
+            # A parameter that only one of two experiments' schedulers has is no difference.
             continue
         by_choice = key in chosen or (key.startswith(WORKLOAD) and "workload" in chosen)
         has_default = "." in key or key == PROFILE or key in OF_THE_WORKLOAD

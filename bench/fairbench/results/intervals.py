@@ -28,7 +28,7 @@ def central(t: float, degrees: int) -> float:
 def two_sided_p(t: float, degrees: int) -> float:
     """Return the probability that a Student t variable is at least as far from 0 as ``t``.
 
-    For whole degrees of freedom, the probability is a finite sum (Abramowitz and Stegun 26.7.3-4).
+    For whole degrees of freedom, a t probability is a finite sum (Abramowitz and Stegun 26.7.3-4).
     The sum is computed here because Numpy has no t distribution, and scipy is a large package.
     """
     return max(0.0, 1.0 - central(t, degrees))
@@ -38,7 +38,7 @@ def two_sided_p(t: float, degrees: int) -> float:
 def quantile(probability: float, degrees: int) -> float:
     """Return the quantile of Student's t at a probability of at least 1/2 and less than 1.
 
-    Raises ValueError for a probability outside this range, or for less than one degree of freedom.
+    Raises ValueError for a probability outside [1/2, 1), or for less than one degree of freedom.
     """
     if not 0.5 <= probability < 1:
         raise ValueError(f"probability {probability}: must be at least 0.5 and less than 1")
@@ -108,8 +108,8 @@ def combine_summaries(summaries: Sequence[Summary]) -> dict[str, Any]:
 
     ``runs`` is the number of runs in which the metric has a value; for a single run, ``low`` and
     ``high`` are null. ``lower_bound`` or ``upper_bound`` is True if some values are only bounds;
-    with lower bounds, the true mean may exceed ``high``. A metric is null if lower and upper bounds
-    both occur. Values that are equal in all runs, such as the scheduler's name, are kept.
+    with lower bounds, the true mean may exceed ``high``. If some values are lower and others upper
+    bounds, the metric is null. Values that are equal in all runs are copied.
     """
     bounds = {
         "lower_bound": {key for summary in summaries for key in summary["censored"]},
@@ -151,7 +151,7 @@ def _combine_flat(
     return combined
 
 
-# Smaller relative differences are ignored, because processors may round sums differently.
+# A smaller relative difference counts as 0, because processors may round sums differently.
 ROUNDING = 1e-12
 POWER = 0.8  # The estimated number of seeds gives a significant difference with this probability.
 MIXED = "some values are only lower bounds, others only upper bounds"
@@ -174,8 +174,8 @@ class Difference:
     ``runs`` is the number of seeds in which both schedulers have a value, and ``undefined`` is the
     number of other seeds. ``low`` and ``high`` are the ends of the confidence interval of ``mean``,
     or None if unknown. ``deviation`` is the standard deviation over seeds. ``p`` is the two-sided
-    p-value for the hypothesis that there is no difference. ``deviation`` and ``p`` are None for
-    fewer than two seeds, and ``p`` is also None if values are only lower bounds.
+    p-value for the hypothesis that the schedulers' means are equal. ``deviation`` and ``p`` are
+    None for fewer than two seeds, and ``p`` is also None if values are only lower bounds.
     """
 
     runs: int
@@ -191,7 +191,7 @@ class Difference:
     def decisive(self) -> int | None:
         """Return the sign of a significant difference, 0 for equal values, or None if inconclusive.
 
-        If a value is missing, the result is None, because values are rarely missing by chance.
+        A seed without a value makes the result None, as values are rarely missing by chance.
         """
         if self.undefined or self.runs < 2:
             return None
@@ -209,7 +209,7 @@ class Difference:
         return self.deviation <= ROUNDING * abs(self.mean)
 
     def decision(self, better: Better) -> Decision:
-        """Return the verdict; ``better`` says whether high or low values are better."""
+        """Return the decision on the second scheduler; ``better`` says which values are better."""
         sign = self.decisive
         if sign is None:
             return Decision.INCONCLUSIVE
@@ -226,9 +226,9 @@ class Difference:
         return "only bounds are known" if self.bounded and known is None and self.runs else ""
 
     def more_seeds(self, level: float = LEVEL) -> int | None:
-        """Estimate how many more seeds make the difference significant; return None if too many.
+        """Estimate how many more seeds make a scheduler's difference significant; None if too many.
 
-        The estimate is only a rough guide, because it rests on the mean and spread of a few seeds.
+        The number is only a rough guide, because few seeds give its mean and spread.
         """
         if self.deviation is None or self.mean is None or self.obstacle:
             return None
@@ -271,7 +271,7 @@ def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | N
     """Return the paired difference of the logarithms of two schedulers' values.
 
     Logarithms turn a relative change, such as a fall of every wait to a tenth, into equal
-    differences for long and short waits. The result is None if a value is unknown.
+    differences for long and short waits. If some value is unknown, the result is None.
     """
     both = [*first, *second]
     if any(one.raw is None or one.bound or not _finite_number(one) > 0 for one in both):
@@ -283,8 +283,8 @@ def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | N
 def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | None:
     """Return how many seeds are needed to detect a mean difference with the power ``POWER``.
 
-    ``spread`` is the standard deviation, over seeds, of the difference between two schedulers.
-    Return None if more than ``MOST_SEEDS`` seeds are needed.
+    ``spread`` is the standard deviation, over seeds, of the difference between two schedulers'
+    values. Return None if detection needs more than ``MOST_SEEDS`` seeds.
     """
 
     def enough(seeds: int) -> bool:

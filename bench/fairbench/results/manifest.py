@@ -149,7 +149,7 @@ for point in entry_points(group="console_scripts", name=sys.argv[1]):
 def program_version(program: str) -> str | None:
     """Return the first line of ``PROGRAM --version``, or the version of the Python package.
 
-    The result is None if neither version is known.
+    The result is None if neither the program nor the package states a version.
     """
     found = shutil.which(program)
     if found is None:

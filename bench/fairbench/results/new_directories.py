@@ -61,7 +61,7 @@ def removing_new_folders(parent: Path) -> Iterator[None]:
         yield
     except BaseException:
         for path in reversed(new):
-            # Another run may have written into the new folder.
+            # The folder ``path`` is kept if another run has written into it.
             with suppress(OSError):
                 path.rmdir()
         raise

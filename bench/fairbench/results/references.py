@@ -66,7 +66,7 @@ def reference_for(run: StoredRun) -> Reference | None:
 def stored_reference(experiment: Experiment) -> Reference | None:
     """Return the minimum fair shares under FCFS that are stored for an experiment.
 
-    Return None if the experiment itself uses FCFS, or if no shares are stored for it.
+    Return None if the experiment itself uses FCFS, or if its minimum fair shares are not stored.
     """
     if experiment.get("scheduler") == SCHEDULER or "backend" in experiment:
         return None

@@ -370,8 +370,8 @@ def check_metrics_of(keys: Iterable[str], specs: Sequence[ExperimentSpec], optio
 
     Args:
         keys: Keys or short names of the metrics.
-        specs: Experiments that will run. Metrics that are undefined in all these experiments are
-            refused.
+        specs: Experiments that will run. A metric that is undefined in all experiments of ``specs``
+            is refused.
         option: The flag that the error message names.
     """
     for name in keys:

@@ -127,8 +127,8 @@ def save_run(
 def begin_run(parent: Path, spec: ExperimentSpec) -> Path:
     """Create the directory of a run in progress, which contains only the experiment file.
 
-    The function ``write_run`` adds the other files when the run ends. Raises UsageError if the
-    directory cannot be created.
+    The function ``write_run`` writes the files of results when the run ends. Raises UsageError if
+    the directory cannot be created.
     """
     path = new_directories.fresh_directory(parent, run_name(spec))
     (path / EXPERIMENT).write_text(to_toml(spec), encoding="utf-8")
@@ -139,7 +139,7 @@ def begin_run(parent: Path, spec: ExperimentSpec) -> Path:
 def begun_run(parent: Path, spec: ExperimentSpec) -> Iterator[Path]:
     """Create the directory of a run; remove it if the run fails before its first record.
 
-    The directory is also removed after a UsageError, which means that the run could not start.
+    After a UsageError, the run could not start, so the run's directory is removed too.
     """
     with new_directories.making_parents(parent):
         path = begin_run(parent, spec)
@@ -332,7 +332,7 @@ class SweepStore:
         return store
 
     def extend(self, sweep: Sweep, points: Sequence[ExperimentSpec]) -> None:
-        """Store the experiments of a larger sweep, and keep the finished runs of this sweep."""
+        """Replace the stored sweep by a larger sweep, and keep the runs that have finished."""
         named = zip(points, point_names(points), strict=True)
         index = [{"identity": identity(spec), "name": name} for spec, name in named]
         write_text(self.file, sweep_toml(sweep))

@@ -65,7 +65,7 @@ class SweepAxis(NamedTuple):
 
     @property
     def places(self) -> dict[str, list[SweepLine]]:
-        """The curves over the swept parameter, grouped by configuration."""
+        """The curves of metrics over the swept parameter, grouped by configuration."""
         return {
             place: [line for line in self.lines if line.place == place]
             for place in dict.fromkeys(line.place for line in self.lines)
@@ -73,7 +73,7 @@ class SweepAxis(NamedTuple):
 
 
 class _Named(NamedTuple):
-    """A scheduler's results in a configuration; ``keys`` are the parameters in these two names."""
+    """A scheduler's results; ``keys`` are parameters in the scheduler and configuration names."""
 
     cell: SchedulerResults
     keys: Mapping[str, str]

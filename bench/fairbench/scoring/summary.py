@@ -121,8 +121,8 @@ def scored_summary(
     }
 
 
-# The window ends with the last arrival if arrivals span more than 10% of the records' time. The
-# window ends later if a client is served only after the last arrival, because the window must
+# The window ends with the last arrival if arrivals span more than 10% of the time of all records.
+# The window ends later if a client is served only after the last arrival, because the window must
 # contain service of every client.
 LEAST_SHARE = 0.1
 
@@ -183,8 +183,8 @@ def scored_window(
 def _came_too_late(requests: records.Requests, last_s: float, least_s: float) -> bool:
     """Return whether some client was first served only after the last arrival of any request.
 
-    Only clients that arrive within ``least_s`` seconds before the last arrival ``last_s`` are
-    considered. Requests must be sorted by arrival.
+    Clients that first arrive more than ``least_s`` seconds before the last arrival ``last_s`` are
+    ignored. Requests must be sorted by arrival.
     """
     _, first = np.unique(requests.client, return_index=True)
     late = requests.client[first][requests.arrival_s[first] > last_s - least_s]
@@ -218,10 +218,10 @@ def score_page(scored: Scored, summary: dict[str, Any], names: Sequence[str]) ->
 def score_run(
     path: Path, start_s: float | None, end_s: float | None, percentiles: tuple[int, ...] = ()
 ) -> tuple[dict[str, Any], records.Requests]:
-    """Compute the summary of a stored run for another window; return it with the run's requests.
+    """Compute a stored run's summary for the given window; return it with the run's requests.
 
-    Facts that the tables lack, such as the workload, are copied from the stored summary. Raises
-    DataError if the directory is not a run, or if its files were changed.
+    Facts that the stored requests lack, such as the workload, are copied from the stored summary.
+    Raises DataError if the directory is not a run, or if its files were changed.
 
     Args:
         path: The directory of the stored run.

@@ -47,8 +47,8 @@ def plan_clients(
 ) -> tuple[ClientPlan, ...]:
     """Plan the clients of a run; an argument of None means the value in the workload file.
 
-    A client with twice the usual rate sends twice ``num_programs`` programs. If ``request_rate`` is
-    given, it also scales the rates of clients with another kind of program.
+    A client with twice the usual rate sends twice ``num_programs`` programs. ``request_rate`` also
+    scales the rates of clients in ``others`` by the same factor.
 
     Args:
         spec: The workload.
@@ -162,7 +162,7 @@ class _Run(NamedTuple):
 
 
 def _sizes_of_plain_clients(scenario: Scenario, count: int) -> list[tuple[int, float]]:
-    """Return each well-behaved client's number and relative size; [] if all sizes are equal."""
+    """Return each well-behaved client's number and relative rate; [] if all rates are equal."""
     if scenario.sizes is None:
         return []
     groups: tuple[Group, ...] = (*scenario.misbehaving, *(scenario.others or ()))

@@ -308,9 +308,9 @@ MERGED = (LongQA.kind, ToolUse.kind)
 NAMED = "; --dataset-map FIELD=NAME names another field of the file"
 
 JUDGE_ARTICLE_TOKENS = 2677
-"""Articles are joined to about this number of tokens for an input of the judge workload.
+"""An input of the judge workload joins articles until it has about ``JUDGE_ARTICLE_TOKENS`` tokens.
 
-Articles of the data set have 705 tokens on average, but [DLPM] used inputs of 2,701 tokens.
+Articles have 705 tokens on average, but the inputs in [DLPM] had 2,701 tokens.
 """
 
 

@@ -25,9 +25,9 @@ class Disguise:
 
     The padding is ``padding_tokens`` tokens of useless text in front of each prompt. If the
     disguise copies a client, the padding begins with the first prompt of that client's latest
-    program. The rest of the padding is text that no other client sends. If ``fresh`` is True, each
-    call gets new text. After its last call, a program sends ``keep_alive`` requests that contain
-    only the padding, to keep the padding in the KV cache.
+    program. Padding that is not copied is text that no other client sends. If ``fresh`` is True,
+    each call gets new text. After its last call, a program sends ``keep_alive`` requests that
+    contain only the padding, to keep the padding in the KV cache.
 
     Answers are ``output_multiple`` times as long as honest answers, and later prompts contain only
     the honest part. ``max_new_multiple`` multiplies the output limit that a request claims, which
@@ -204,7 +204,7 @@ If a reaction returns True, all waiting programs of the client start.
 
 
 class AtRefill:
-    """A client's reaction after a queued request: the scheduler may have renewed its credit."""
+    """A reaction to the end of a queued request, when the client's credit may be renewed."""
 
     def __call__(self, ended: EndedRequest) -> bool:
         return ended.ttft_s >= LONG_S

@@ -71,9 +71,9 @@ def whole_workload(data: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
 def whole_client(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return an entry of ``others`` with the values that it inherits from another workload.
 
-    An entry of ``others`` describes clients that run another kind of program. The entry inherits
-    program, parameters, rate and arrivals from the workload that it names. The scenario is ``s1``,
-    or else the first scenario. Raises UsageError for an invalid name.
+    Clients in ``others`` run another workload's kind of program. Program, parameters, rate and
+    arrivals are inherited from that workload's scenario ``s1``, or from its first scenario if it
+    has no ``s1``. Raises UsageError for an invalid name.
     """
     own = dict(data)
     base = _inherited_tables(own.pop(INHERITED), 0)
@@ -188,7 +188,7 @@ class ClientPresence(FileTable):
     """The times at which a client is present: fixed ``windows``, or random intervals.
 
     With random intervals, a client is alternately present and absent, independently of other
-    clients. The durations are exponentially distributed with means ``stay_s`` and ``away_s``, in
+    clients. Presences and absences are exponential, with means ``stay_s`` and ``away_s`` in
     seconds. The process is stationary: a client is present at the start with probability ``stay_s``
     / (``stay_s`` + ``away_s``). Programs that would arrive while a client is absent are not sent.
     """
@@ -327,7 +327,7 @@ Owners = Annotated[dict[str, Annotated[str, AfterValidator(_checked_name)]], _By
 def _with_inherited(data: Any, inherit: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Any:
     """Return a table; if it names another workload, ``inherit`` adds the inherited values.
 
-    Raises ValueError if the other workload is unknown or invalid.
+    Raises ValueError if the named workload is unknown or invalid.
     """
     try:
         return inherit(data) if isinstance(data, Mapping) and INHERITED in data else data
@@ -365,9 +365,9 @@ class Misbehaving(Group):
     scenario's presence.
 
     Each prompt begins with ``padding_tokens`` tokens of padding. If ``padding_of`` is the index of
-    another client, the padding begins with the first prompt of that client's latest program. The
-    rest of the padding is text that no other client sends. With ``padding_fresh``, each call gets
-    new text. After its last call, a program sends ``keep_alive`` requests of padding only.
+    another client, the padding begins with the first prompt of that client's latest program.
+    Padding that is not copied is text that no other client sends. With ``padding_fresh``, each call
+    gets new text. After its last call, a program sends ``keep_alive`` requests of padding only.
 
     ``max_new_multiple`` multiplies the output limit that requests claim. ``output_multiple``
     multiplies the real output length; the additional tokens are not useful. At most ``in_flight``
@@ -421,9 +421,9 @@ class Scenario(FileTable):
     ``rate`` is in programs/s per well-behaved client and GPU. ``rates`` maps prefixes of timing
     profile ids to rates that replace ``rate``. ``params`` and ``settings`` override the values of
     the workload. ``clients`` is the number of clients that send programs; None means all clients of
-    the workload. ``others`` are clients that run another kind of program. If ``rate`` is changed,
-    the rates of ``others`` change by the same factor. ``sizes`` sets the relative rates of the
-    remaining well-behaved clients. ``presence`` says when clients are present.
+    the workload. ``others`` are clients that run another workload's kind of program. If ``rate`` is
+    changed, the rates of ``others`` change by the same factor. ``sizes`` sets the relative rates of
+    well-behaved clients outside ``others``. ``presence`` says when clients are present.
     """
 
     description: str = ""

@@ -159,8 +159,8 @@ def _arrival_stream(plan: ClientPlan, seed: int) -> random.Random:
     return stream(seed, f"{plan.client}/arrivals")
 
 
-# A user waits at least 10 ms between two programs. Without this pause, a user whose programs are
-# refused would start programs without end.
+# A user waits at least 10 ms between two programs, so that a user whose programs are refused does
+# not start programs without end.
 LEAST_GAP_S = 0.01
 
 

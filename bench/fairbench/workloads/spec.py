@@ -87,7 +87,7 @@ def _override(scenario: dict[str, Any], plain: Mapping[str, Any], wrong: Mapping
 def _check_keys(data: Any, model: type[BaseModel], where: str = "") -> None:
     """Raise UsageError for an unknown key in any table, with the nearest known key.
 
-    Pydantic checks the types of the values. ``where`` is the path of ``data`` in the file.
+    ``where`` is the path of ``data`` in the file.
     """
     for one in data if isinstance(data, list) else ():
         _check_keys(one, model, where)
@@ -109,7 +109,7 @@ def _check_keys(data: Any, model: type[BaseModel], where: str = "") -> None:
 
 
 class _Tables(NamedTuple):
-    """The class of a field's tables; if ``by_name`` is True, the field maps names to tables."""
+    """The class of the tables in a field, and whether the field maps names to these tables."""
 
     model: type[FileTable]
     by_name: bool

@@ -117,7 +117,7 @@ def params_of(workload: WorkloadSpec) -> TraceParams | None:
 def plain_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return client names that are unique and allowed in a workload file.
 
-    Each character other than letters, digits, - and _ becomes _. Then equal names get a number.
+    Characters other than letters, digits, - and _ become _. Names that become equal get numbers.
     """
     given = tuple(names)
     kept = {name for name in given if _plain_name(name) == name}

@@ -37,7 +37,7 @@ def visible_clients(
 ) -> Sequence[str]:
     """Return the clients whose area in a chart of the load is large enough to be seen.
 
-    Heavy clients are always included. A small client is included if it is the only small client.
+    Heavy clients are always returned. A small area's client is returned if no other area is small.
     """
     tokens = traffic.client_tokens
     part = dict(zip(traffic.clients, (tokens / tokens.sum()).tolist(), strict=True))
@@ -48,8 +48,8 @@ def visible_clients(
 def client_series(shown: Sequence[str], heavy: Collection[str]) -> dict[str, int]:
     """Return the number of each client's colour in ``palette.SERIES``.
 
-    Heavy clients get the first colours, which stand out. Other clients get the remaining colours in
-    order; colours repeat if there are too few.
+    Heavy clients get the first colours, which stand out. Clients that are not heavy get the
+    remaining colours in order; colours repeat if needed.
     """
     first = [name for name in shown if name in heavy]
     found = {name: number % len(SERIES) for number, name in enumerate(first)}

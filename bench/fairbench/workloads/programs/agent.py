@@ -21,7 +21,7 @@ class Agent(Conversation):
 
     @dataclass(frozen=True, slots=True)
     class Params:
-        """Lengths in tokens; the number of steps is uniform from ``steps_min`` to ``steps_max``.
+        """Text lengths are in tokens; step counts are uniform in [``steps_min``, ``steps_max``].
 
         The time until an observation is exponential with the mean ``step_gap_s`` in seconds.
         """

@@ -20,13 +20,13 @@ from fairbench.workloads.items import Item
 
 # The number of tokens in a constant part of a prompt; 0 means that the prompt lacks the part.
 PartTokens = Annotated[int, Ge(0), Le(10**7)]
-# The number of output tokens, or an output limit such as ``max_new_tokens``.
+# The type of both output lengths and output limits, such as ``max_new_tokens``.
 OutputTokens = Annotated[int, Ge(1), Le(10**6)]
 MeanTokens = Annotated[float, Ge(1), Le(1e7)]
 # The standard deviation of the logarithm of a random length.
 Sigma = Annotated[float, Ge(0), Le(3)]
 Scale = Annotated[float, Gt(0), Le(1000)]
-# The mean of exponential gaps in seconds; 0 means that there are no gaps.
+# The mean of exponential gaps between calls in seconds; 0 means no gaps.
 MeanGap = Annotated[float, Ge(0), Le(1e6)]
 
 
@@ -54,7 +54,7 @@ class Program(Job):
 
     To define a kind, write a subclass and add the subclass to ``KINDS``. The subclass needs
     ``kind``, ``build``, ``run``, and a frozen dataclass ``Params`` with the keys of ``[params]``,
-    without defaults. ``build`` must draw all random values: ``demand`` counts tokens before a run.
+    without defaults. ``build`` draws all random values, as ``demand`` counts tokens before a run.
     """
 
     kind: ClassVar[str]

@@ -31,8 +31,8 @@ class Turn(NamedTuple):
 class Conversation(base.Program):
     """A sequence of calls; each prompt is the previous prompt, the previous output and a new part.
 
-    ``root`` is the beginning of the first prompt. Subclasses define ``part`` and ``call``, the
-    words in the names of new parts and of calls.
+    ``root`` is the beginning of the first prompt. Subclasses define ``part`` and ``call``, which
+    are words in the names of prompt parts and of calls.
     """
 
     part: ClassVar[str]
@@ -91,7 +91,7 @@ class Chat(Conversation):
 
     @dataclass(frozen=True, slots=True)
     class Params:
-        """Lengths in tokens; the number of turns is uniform from ``turns_min`` to ``turns_max``.
+        """Text lengths are in tokens; turn counts are uniform in [``turns_min``, ``turns_max``].
 
         ``think_mean_s`` is the mean think time in seconds; think times are exponential.
         """

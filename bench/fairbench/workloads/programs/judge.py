@@ -23,7 +23,7 @@ class Judge(base.Program):
 
     @dataclass(frozen=True, slots=True)
     class Params:
-        """Lengths in tokens; ``extra_tokens`` tokens of text precede each article ([DLPM] Table 3).
+        """Text lengths are in tokens; ``extra_tokens`` tokens precede an article ([DLPM] Table 3).
 
         ``dimension_tokens``, ``merge_tokens`` and ``score_tokens`` are the lengths of the
         instructions for judging a dimension, merging and scoring. ``max_new_tokens`` is the output

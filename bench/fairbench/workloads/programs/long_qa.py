@@ -29,7 +29,7 @@ class LongQA(base.Program):
 
     @dataclass(frozen=True, slots=True)
     class Params:
-        """Lengths in tokens; ``gap_mean_s`` is the mean of the exponential gaps between questions.
+        """Text lengths are in tokens; gaps between questions are exponential (mean ``gap_mean_s``).
 
         ``document_scale`` multiplies the length of every document.
         """

@@ -65,8 +65,8 @@ class ReplayProgram(CallSequence):
 class _Strand:
     """The sequence of calls of one program or sub-agent.
 
-    The names of the sequence's calls begin with ``name``. ``depth`` is the number of calls of the
-    program before the first call of the sequence.
+    The names of the strand's calls begin with ``name``. ``depth`` is the number of calls of the
+    program before the strand's first call.
     """
 
     def __init__(self, llm: LLM, calls: tuple[RecordedCall, ...], name: str, depth: int) -> None:
@@ -114,7 +114,7 @@ class _Strand:
         await self.run(0, len(self._calls))
 
     async def _beside(self, at: int, until: int) -> None:
-        """Make the calls between ``at`` and ``until`` while the sub-agents of call ``at`` run."""
+        """Make the calls from ``at`` to ``until`` during the sub-agents that call ``at`` starts."""
         await self._wait(self._calls[at].think_s)
         await self.run(at + 1, until)
 

@@ -37,8 +37,8 @@ def cut_trace(
 ) -> TraceTable:
     """Return the first ``head`` requests of the given clients in [``start_s``, ``end_s``).
 
-    At most ``largest`` clients are kept, those with the most requests. A session that crosses an
-    end of the interval is cut. Raises UsageError if a client is unknown, or if no request is left.
+    The ``largest`` clients with the most requests are kept. A session that crosses ``start_s`` or
+    ``end_s`` is cut. Raises UsageError if a client is unknown, or if no request is left.
     """
     if end_s is not None and end_s <= start_s:
         raise UsageError(f"--to {end_s:g}: must be above {'--from ' * (start_s > 0)}{start_s:g}")
@@ -109,8 +109,8 @@ def combined(senders: TraceTable, prompts: TraceTable) -> TraceTable:
 def anonymized(table: TraceTable, key: bytes) -> TraceTable:
     """Return the table with clients and blocks renamed by a keyed hash.
 
-    A client has the same label in all files with the same key. Only a user with the key can test
-    whether the table contains a given client. Sessions are numbered, so they need no hash.
+    Files with the same ``key`` label a client equally. Only a user who knows ``key`` can test
+    whether a renamed client is a given one. Sessions are numbered, so they need no hash.
     """
     labels = tuple(
         f"c-{_hash(b'client', name.encode(), key).hex()[: 2 * LABEL_BYTES]}"
@@ -131,7 +131,7 @@ def spread_out(table: TraceTable) -> TraceTable:
     """Give each request an arrival time of its own, in the recorded order.
 
     Requests with equal times are spread evenly until the next recorded time. Requests at the last
-    recorded time are spread over the length of the previous interval.
+    time are spread over the time between the last two recorded times.
     """
     moments, first, count = np.unique(table.arrival_s, return_index=True, return_counts=True)
     if len(moments) < 2:
@@ -150,7 +150,7 @@ SYNTHETIC = "synthetic"
 def assigned(table: TraceTable, count: int) -> TraceTable:
     """Assign each program to a random made-up client; client shares follow Zipf's law.
 
-    The assignment does not depend on the run's seed. All requests of a session go to one client.
+    The run's seed does not change a program's client. All requests of a session go to one client.
     """
     rng = stream(0, f"trace/clients/{count}")
     weights = list(accumulate(1 / rank for rank in range(1, count + 1)))

@@ -48,7 +48,7 @@ class FileTraffic(Protocol):
         ...
 
     def count_programs(self, client: int, until_s: float) -> float:
-        """Return how many programs begin before ``until_s``; random times give an estimate."""
+        """Return how many programs begin before ``until_s``; an estimate if times are random."""
         ...
 
     def table(self, seed: int, until_s: float = inf) -> TraceTable:
@@ -59,7 +59,7 @@ class FileTraffic(Protocol):
 class Runs(NamedTuple):
     """Runs of blocks: sequences of consecutive blocks that always occur together in prompts.
 
-    A prompt is a sequence of runs, but may contain only the beginning of its last run. Rows
+    A prompt is a sequence of runs of blocks, but its last run of blocks may be incomplete. Rows
     ``first[i]`` to ``first[i + 1] - 1`` describe the prompt of request i. ``key`` identifies a run
     of blocks, and ``blocks`` is how many blocks of this run the prompt contains.
     """
@@ -70,7 +70,7 @@ class Runs(NamedTuple):
 
 
 def runs_of(table: TraceTable) -> Runs:
-    """Divide all prompts into runs of blocks.
+    """Divide all prompts into sequences of blocks that always occur together.
 
     Two blocks belong to one run if the second block always follows the first block, and never
     follows another block.
@@ -96,7 +96,7 @@ def runs_of(table: TraceTable) -> Runs:
 
 
 def _only_values(code: Ints, value: Ints, count: int) -> Ints:
-    """Return, for each code, its only value, or -1 if the code occurs with several values."""
+    """Return for each code the value that all its elements have, or -1 if the values differ."""
     least, most = np.full(count, 2**62), np.full(count, -1)
     np.minimum.at(least, code, value)
     np.maximum.at(most, code, value)
@@ -176,7 +176,7 @@ class RecordedTrace:
     def _branch(self, own: list[int], rows: list[int], speed: float) -> tuple[int, Branch]:
         """Return the sub-agent with requests ``rows``, and the number of the call that starts it.
 
-        The session's first call that was recorded after the end of the sub-agent waits for it.
+        The session's first call after the recorded end of a sub-agent waits for this sub-agent.
         """
         table = self._table
         began_s, end_s = float(table.arrival_s[rows[0]]), float(_ends(table, rows).max())

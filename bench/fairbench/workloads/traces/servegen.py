@@ -1,9 +1,9 @@
 """Clients of ServeGen: rates and burstiness in ten-minute windows, and tables of lengths.
 
 Each line of a ServeGen file describes a client. Each entry of ``windows`` begins with start,
-requests/s, coefficient of variation of the gaps, and distribution of the gaps (Gamma or Weibull).
-``lens`` maps start times to the distributions of ``input_tokens`` and ``output_tokens``. The files
-are converted from data/ of alibaba/ServeGen (f891d11). Clients without length tables are left out.
+requests/s, and the gaps' coefficient of variation and distribution (Gamma or Weibull). ``lens``
+maps start times to the distributions of ``input_tokens`` and ``output_tokens``. ServeGen files are
+converted from data/ of alibaba/ServeGen (f891d11). Clients without length tables are left out.
 
 A replay draws as many requests for a window as were measured in this window. The gaps between
 requests, and to the ends of the window, are drawn from the window's distribution and scaled to fill
@@ -40,7 +40,7 @@ CONSTANT_BELOW = 1e-3  # Gaps with a smaller coefficient of variation are drawn 
 class RenewalWindow:
     """A window of ``width_s`` seconds that begins at ``start_s`` and has ``count`` requests.
 
-    ``cv`` is the coefficient of variation of the gaps, and ``law`` is the distribution of the gaps.
+    Gaps between requests have the distribution ``law`` and the coefficient of variation ``cv``.
     """
 
     start_s: float
@@ -155,7 +155,7 @@ def times_in(window: RenewalWindow, rng: random.Random) -> list[float]:
 @lru_cache(maxsize=4096)
 def weibull_shape(cv: float) -> float:
     """Return the shape of the Weibull distribution with coefficient of variation ``cv`` <= 4000."""
-    # ``wanted`` is the logarithm of the ratio of the second moment to the squared mean.
+    # ``wanted`` is the logarithm of the distribution's second moment divided by its mean squared.
     low, high, wanted = 0.1, 2000.0, log1p(cv * cv)
     for _ in range(60):
         middle = (low * high) ** 0.5

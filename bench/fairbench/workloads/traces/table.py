@@ -104,9 +104,9 @@ def blocks_of_one_size(
 def _covering(ids: list[int], wanted: int) -> list[int]:
     """Shorten or extend the list of a prompt's block ids to ``wanted`` ids.
 
-    If ``ids`` is too long, identities are dropped; if ``ids`` is too short, new identities are
-    derived from the last block. If ``ids`` has fewer than half of the wanted blocks, the log
-    shortened the text, and ``ids`` is returned unchanged.
+    Surplus ids before the last id are dropped, and missing ids are derived from the last id. A list
+    with fewer than half of ``wanted`` ids is returned unchanged, because the log has probably
+    shortened the prompt.
     """
     if wanted > 2 * len(ids):
         return ids

@@ -22,7 +22,7 @@ from fairbench.workloads.traces.requests import client_name
 from fairbench.workloads.traces.table import TraceRow
 
 NS = 10**9
-CLOCK_S = 1.0  # Turns may overlap by this many seconds, because some logs have whole seconds.
+CLOCK_S = 1.0  # Turns may overlap by this time, because some logs record whole seconds.
 SUBAGENT = "subagent"
 RETURNED = "completed"
 

@@ -47,7 +47,7 @@ class TrafficLoad(NamedTuple):
     rate_given: bool = False
 
     def check_plain(self, of: str) -> None:
-        """Raise UsageError if a burstiness is given; arrivals called ``of`` have their own gaps."""
+        """Raise UsageError for a burstiness, because arrivals of kind ``of`` define their gaps."""
         if self.burstiness != 1:
             raise UsageError(
                 f"burstiness = {self.burstiness:g}: not supported for {of}; leave burstiness out"

@@ -1,4 +1,4 @@
-"""Arrivals with a planned rate: constant, on and off, ramp, phases, bursts, daily wave.
+"""Arrivals at a planned rate, such as a constant rate, a ramp, bursts or a daily wave.
 
 Gaps between programs are even, as in the synthetic experiments of [VTC] ([VTC-artifact],
 fair_bench/trace.py), or random as for kind ``gamma``. Gaps are drawn with mean 1 and divided by the
@@ -66,7 +66,7 @@ class Piece(NamedTuple):
         )
 
     def programs_until(self, until_s: float = inf) -> float:
-        """Return the number of programs that arrive in this linear piece before ``until_s``."""
+        """Return the number of programs that arrive at this rate before ``until_s``."""
         length_s = max(0.0, min(self.end_s, until_s) - self.start_s)
         if self.rate == self.to_rate:
             return self.rate * length_s if self.rate else 0.0
@@ -140,7 +140,7 @@ class PacedArrivals(ArrivalSource):
             gaps = chain((rng.random(),), repeat(1))
         else:
             gaps = gamma_gaps(rng, self.burstiness)
-        # ``arrived`` programs are expected before ``piece``, ``due`` up to the next arrival.
+        # ``arrived`` programs arrive before ``piece``, and ``due`` programs by the next arrival.
         due, arrived = next(gaps), 0.0
         number = count()
         for piece in self._pieces():
@@ -205,7 +205,7 @@ class PlannedKind(TrafficKind):
         return self.usual(load._replace(programs_per_s=rate, num_programs=count))
 
 
-PIECES = 24  # A wave is approximated by this many straight lines, with an equal mean.
+PIECES = 24  # A wave is approximated by this many straight lines, which have the wave's mean.
 
 
 class Constant(PlannedKind):
