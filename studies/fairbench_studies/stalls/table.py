@@ -3,7 +3,8 @@
     python studies stalls
 
 The script simulates every remedy for stalls with three seeds, below saturation and under overload.
-It writes results/tables/stalls.csv, with a row per run, and the means in docs/reference/metrics.md.
+The script writes a row per run to results/tables/stalls.csv, and mean metrics to
+docs/reference/metrics.md.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def judge_limits(seeds: Seeds) -> list[Part]:
 
 
 class Row(NamedTuple):
-    """The name of a run, with the measured mean and variance of the service difference."""
+    """A run's name, with mean and variance of the measured service difference between clients."""
 
     run: str
     mean: float

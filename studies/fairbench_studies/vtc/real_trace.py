@@ -2,8 +2,8 @@
 
     python studies vtc-trace real_trace.pkl vtc_arena_trace.jsonl.gz
 
-A malicious pickle can execute code when it is read. This reader therefore creates only lists,
-strings, numbers and the trace's requests, and refuses every other class in the file.
+A malicious pickle can execute code when it is read, so this reader creates only lists, strings,
+numbers and the trace's requests, and refuses every other class in a pickle.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class RunComparison:
 
     @property
     def misses(self) -> list[str]:
-        """The targets that the simulation misses, each with its error."""
+        """Texts that name each metric whose simulation error is too large, with this error."""
         return list(_misses(self))
 
     def columns(self) -> Iterator[tuple[str, Pair]]:
@@ -117,7 +117,7 @@ class RunComparison:
 
 
 def mean_size(errors: list[float]) -> float | None:
-    """Return the mean absolute error, or None for an empty list."""
+    """Return the mean absolute value of ``errors``, or None for an empty list."""
     return sum(abs(error) for error in errors) / len(errors) if errors else None
 
 
@@ -150,7 +150,7 @@ def compare_run(
 
 
 def groups(trace: Trace) -> dict[str, list[int]]:
-    """Group many clients into a light and a heavy half by demand; few clients are groups of one."""
+    """Group many clients by demand into a light and a heavy half, or few clients individually."""
     clients = trace.clients
     if len(clients) <= FEW_CLIENTS:
         return {f"client {client}": [client] for client in clients}
