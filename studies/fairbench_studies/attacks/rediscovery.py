@@ -51,7 +51,7 @@ def loss(harms: Iterable[AttackHarm]) -> float:
 
 
 def is_of_its_kind(behaviour: Behaviour, sought: Sought) -> bool:
-    """Return whether ``sought.choice`` is the only known attack's choice that a behaviour makes."""
+    """Return whether a behaviour makes, of all choices in ``MAKES``, only ``sought.choice``."""
     return MAKES & behaviour.changed().keys() == {sought.choice}
 
 

@@ -36,13 +36,13 @@ class Mark(StrEnum):
 
     BETTER = "+"
     NOT_WORSE = "="
-    A_LITTLE_WORSE = "=!"  # fair-finish is significantly worse than the rival, but within the margin
+    A_LITTLE_WORSE = "=!"  # fair-finish is significantly worse than the rival, within the margin
     WORSE = "!"
     OPEN = "?"
 
 
 class Compared(NamedTuple):
-    """Fair-finish's mean gain over a rival in each measure, and who dominates where."""
+    """Fair-finish's mean gains over a rival, and whether it dominates in each configuration."""
 
     rival: Configuration
     estimates: Mapping[str, Estimate]
@@ -124,7 +124,7 @@ def seed_gains(
 
 Key = tuple[Configuration, str]
 Bounds = Mapping[Configuration, tuple[frozenset[str], frozenset[str]]]
-"""For each rival, fair-finish's and the rival's measures with only a known lower bound."""
+"""Fair-finish's and each rival's measures of which only a lower bound is known."""
 
 
 def _marks(

@@ -1,4 +1,4 @@
-"""Judges whether fair-finish has D2LPM's and Preble's throughput and a lower P99 latency."""
+"""The frontier study's main claim: fair-finish has its rivals' throughput and a lower P99."""
 
 from __future__ import annotations
 

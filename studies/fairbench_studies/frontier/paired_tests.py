@@ -2,8 +2,8 @@
 
 Fair-finish's gain over a rival is the logarithm of the ratio of both schedulers' values of a
 measure, positive if fair-finish is better. Runs with the same seed have the same load, so this gain
-is computed seed by seed. Tests average gains over configurations. The variance of this mean comes
-only from differences between seeds, because configurations may really differ.
+is computed seed by seed. The variance of the mean gain comes only from differences between seeds,
+because the gains of different configurations may really differ.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Estimate(NamedTuple):
         return exp(self.gain - reach), exp(self.gain + reach)
 
     def p_above(self, least: float) -> float:
-        """Return the one-sided p-value of: the mean gain over the rival is at most ``least``."""
+        """Return the one-sided p-value of a mean gain over the rival of at most ``least``."""
         beyond = self.gain - least
         if not self.degrees:
             return 1.0
@@ -49,7 +49,7 @@ class Estimate(NamedTuple):
         return half if beyond > 0 else 1 - half
 
     def p_below(self, most: float) -> float:
-        """Return the one-sided p-value of: the mean gain over the rival is at least ``most``."""
+        """Return the one-sided p-value of a mean gain over the rival of at least ``most``."""
         return Estimate(-self.gain, self.error, self.degrees).p_above(-most)
 
 

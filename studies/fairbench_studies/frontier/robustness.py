@@ -1,4 +1,4 @@
-"""How much better fair-finish is than its rivals, under changed settings and without parts.
+"""Fair-finish compared with rivals under changed settings, and with itself without one part.
 
     fairbench sweep results/tables/frontier-robustness.toml
     python studies frontier-robustness results/runs/frontier-robustness

@@ -56,7 +56,7 @@ def largest_lead(requests: Requests, service: ServiceRows, clients: int, horizon
 
     Args:
         requests: The requests that one worker served.
-        service: The service log of the worker.
+        service: The service log of the worker that served ``requests``.
         clients: The number of clients.
         horizon_s: The end of the run in seconds.
     """

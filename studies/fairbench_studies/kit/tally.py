@@ -54,8 +54,8 @@ class Tally:
         """Return the joint verdict of all configurations in which clients competed.
 
         The joint verdict is "holds" if at least half of the configurations have the verdict
-        "holds", and if "holds" is at least four times as frequent as "reversed". The joint verdict
-        is "reversed" if the same is true with "holds" and "reversed" exchanged.
+        "holds", and if "holds" is at least four times as frequent as "reversed". The rule for
+        "reversed" exchanges "holds" and "reversed".
         """
         if not self.counted:
             return Outcome.UNCONTENDED
@@ -106,7 +106,7 @@ def _ratio(seen: Seen) -> str:
 
 
 def decided(there: int, of: int) -> Outcome:
-    """Return the verdict on a claim, supported by ``there`` of all ``of`` configurations."""
+    """Return the verdict on a claim that holds in ``there`` configurations, of ``of`` in total."""
     if not of:
         return Outcome.UNCONTENDED
     if there >= MOST * of:

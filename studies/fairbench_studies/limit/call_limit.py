@@ -28,10 +28,10 @@ def least_makespan_by_calls(
 ) -> float:
     """Return the time (s) before which no scheduler could have finished the run's requests.
 
-    Let no call of a set begin before the time ``a``, and let each call's program go on for at least
-    ``q`` seconds after the call. If all replicas need a time ``w`` for the set's work, the run
-    lasts at least ``a + w + q`` seconds. The function returns the largest ``a + w + q`` of any set,
-    or the longest time of a program alone in the cluster, if this time is longer.
+    If some calls cannot begin before a time ``a``, cost all replicas a time ``w``, and are followed
+    by at least ``q`` seconds of their programs, the run lasts at least ``a + w + q`` seconds. The
+    function returns the largest ``a + w + q`` of any calls, or the longest time of a program alone
+    in the cluster, if this time is longer.
 
     ``facts`` must contain prices. ``requests`` must have compulsory tokens (which no cache saves).
     """
@@ -68,9 +68,9 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
     """Return, for each call, the times that no scheduler can shorten.
 
     A call at depth d > 0 waits for an unknown call at depth d - 1, and then for its own think time
-    (pause). Its earliest start assumes that it waits for the call at depth d - 1 that can end
-    first. If depth d has a single call, all calls at depth d + 1 wait for that call. The single
-    call's ``tail_s`` then includes the longest call at depth d + 1.
+    (pause). The earliest start of a call at depth d assumes a wait for the call at depth d - 1 that
+    can end first. If depth d has a single call, all calls at depth d + 1 wait for that call. The
+    single call's ``tail_s`` then includes the longest call at depth d + 1.
     """
     prices = facts.prices
     assert prices is not None
@@ -84,7 +84,7 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
     if not len(first):
         return LeastCallTimes(row, alone_s, alone_s, alone_s)
     took_s = pause_s + alone_s
-    # # ``shortest_s`` is a call's least sum of pause and duration, at each depth of each program.
+    # ``shortest_s`` is a call's least sum of pause and duration, at each depth of each program.
     shortest_s = np.minimum.reduceat(took_s, first)
     level = np.cumsum(np.isin(np.arange(len(row)), first)) - 1
     before_s = np.cumsum(shortest_s) - shortest_s
@@ -131,7 +131,7 @@ def _tails(longest_s: Floats, waited_for: Flags) -> Floats:
 
     Args:
         longest_s: A call's largest sum of pause and duration (s), by depth in the program.
-        waited_for: For each depth, whether it has a single call, which all calls below await.
+        waited_for: Whether a depth has a single call, which all calls at the next depth await.
     """
     after_s = np.where(waited_for, np.append(longest_s[1:], 0.0), 0.0)
     before_s = np.cumsum(after_s) - after_s

@@ -128,7 +128,7 @@ def _share(run: Row) -> float:
 
 
 class Both(NamedTuple):
-    """Service as a fraction of its highest possible value, and any client's worst minute."""
+    """Service as a fraction of the highest possible service, and a minute's minimum fair share."""
 
     limit: float
     worst_minute: float
@@ -138,7 +138,7 @@ class Both(NamedTuple):
 
 
 def both_measures() -> dict[str, dict[tuple[str, str], Both]]:
-    """Return service and worst minutes by configuration, then by form and scheduler pair."""
+    """Return service and minimum fair shares by configuration, then by form and scheduler pair."""
     rows: dict[str, dict[tuple[str, str], list[Row]]] = {}
     for row in read_rows(FRONTIER):
         if row["part"] == "test":
@@ -151,10 +151,10 @@ def both_measures() -> dict[str, dict[tuple[str, str], Both]]:
 
 
 def both_table() -> str:
-    """Return a table of service and of the worst client's fair share in the worst minute.
+    """Return a table of service, and of the minimum fair share in any minute.
 
-    Service is relative to the highest possible service. Among schedulers with a better worst minute
-    than ``fair-finish``, the table names the scheduler with the most service.
+    Service is relative to the highest possible service. Among schedulers with a higher minimum fair
+    share than ``fair-finish``, the table names the scheduler with the most service.
     """
     body = []
     for place, found in both_measures().items():

@@ -101,8 +101,7 @@ def _range(name: str, found: Floats, low: float, high: float) -> Part:
 def judge_ablation(results: Results) -> list[Part]:
     """Judge claim 31: each mechanism of Preble lowers latency.
 
-    In the paper, rebalancing lowers the P99 latency most, and priority groups lower only the P99
-    latency.
+    In the paper, rebalancing lowers P99 latency most, and priority groups lower only P99 latency.
     """
     rate = RATES["tool-use"][-1]
     steps = {step: Key("fig5", "tool-use", step, rate) for step in ABLATION}

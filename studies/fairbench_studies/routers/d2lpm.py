@@ -127,8 +127,7 @@ def _drift(one: Case, seed: int) -> Drift:
 def charges(result: RunResult) -> tuple[float, float]:
     """Return the largest difference of a client's charges between workers, and a bound on it.
 
-    This difference is at most the client's longest prompt plus its largest unfinished output at a
-    worker.
+    The bound on the difference is the client's longest prompt plus largest unfinished output.
     """
     table = result.requests
     column = {key: np.asarray(table[key]) for key in ("worker", "arrival_s", "finish_s")}

@@ -3,9 +3,9 @@
     FAIRBENCH_DATA=FOLDER python studies session-gates-ceiling [SEED ...]
 
 The script simulates the runs that results/tables/session-gates-ceiling.csv lacks, by default for
-seeds 61 to 65, and writes two tables into docs/reference/gates.md. One table has the worst
-well-behaved client's service as a percentage of its fair share, with all clients, without the heavy
-client, or alone. The other divides the delays of well-behaved clients' calls into ``PHASES``.
+seeds 61 to 65, and writes two tables into docs/reference/gates.md. A table of shares has the worst
+well-behaved client's service in percent of its fair share, with all clients, without the heavy
+client, or alone. A table of delays has the calls' delays by phase.
 """
 
 from __future__ import annotations
@@ -86,8 +86,7 @@ def lost_by_phase(requests: Requests, facts: Facts) -> Floats:
     """Return how long (s) the window's finished calls were delayed, compared with lone calls.
 
     The result has a row per client and a column per phase. All time in the gate and in an engine's
-    queue is delay. In prefill and decoding, only the time beyond that of a call that runs alone is
-    delay.
+    queue is delay. Prefill and decoding are delayed by the time beyond that of a lone call.
     """
     chosen = (requests.status == FINISHED) & facts.window.holds(requests.arrival_s)
     own = requests.take(chosen)

@@ -1,13 +1,11 @@
 """Service in time windows of a run, computed alike for simulation and measurement.
 
-Windows are the time from the first to the last arrival, and slices of this time. Service after the
-last arrival shows nothing about a scheduler, because the clients' totals at the end depend on the
-trace.
+Windows are the time from first to last arrival, and slices of this time. Service after the last
+arrival shows nothing about a scheduler, because the clients' totals at the end depend on the trace.
 
 Measured requests have only the times of arrival, first token and completion. A client is assumed to
 receive service for the input and the first output token at the time of the first token. All other
-output tokens are spread evenly until completion. VTC-artifact spreads not only output tokens but
-also the service for the input.
+output tokens, and in VTC-artifact also the input, are spread evenly until completion.
 """
 
 from __future__ import annotations
@@ -31,8 +29,7 @@ RATE_TARGET_PCT = 5.0
 # An error of at most ``TINY_SHARE_PCT`` percent of the window's total service is always accepted.
 TINY_SHARE_PCT = 1.0
 # In a slice, the accepted error of a client's service is 15% of its own service, or 5% of the
-# service of all clients. A slice has time for about six minibatches, so one minibatch has about 15%
-# of its service.
+# service of all clients. A minibatch has about 15% of a slice's service.
 SLICE_TARGET_PCT, SLICE_SHARE_PCT = 15.0, 5.0
 # With service rates of 1 : 2, Jain's index changes by ``JAIN_TOLERANCE`` if one rate is too high
 # and the other too low, both by their largest accepted errors.

@@ -45,7 +45,7 @@ def judge_limits(seeds: Seeds) -> list[Part]:
 
 
 class Row(NamedTuple):
-    """A run's name, with mean and variance of the measured service difference between clients."""
+    """A run's name, and the measured mean and variance of clients' service differences."""
 
     run: str
     mean: float

@@ -33,7 +33,7 @@ class _OnlyRequests(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> type:
         if name == REQUEST:
             return _Request
-        raise pickle.UnpicklingError(f"it would load {module}.{name}, which a trace does not need")
+        raise pickle.UnpicklingError(f"the file would load {module}.{name}, which no trace needs")
 
 
 def trace_rows(path: Path) -> Iterator[dict[str, Any]]:

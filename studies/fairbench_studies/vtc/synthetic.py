@@ -201,7 +201,7 @@ def judge_isolation(seeds: Seeds) -> list[Part]:
 
 
 def judge_shift(seeds: Seeds) -> list[Part]:
-    """Judge whether LCF (least counter first) repays service that a client missed while off."""
+    """Judge whether LCF (least counter first) repays a client for time without requests."""
 
     def share(trace: Trace) -> float:
         found = rates(trace, 300, 600)

@@ -68,7 +68,7 @@ def _flat(text: str, values: Collection[float]) -> Part:
 
 
 def judge_central(timings: Timings) -> list[Part]:
-    """Judge whether central overhead grows with replicas and queue, to about 40% of a decode step.
+    """Judge whether central scheduling costs 40% of a decode step, more with replicas or queue.
 
     Overheads vary between runs of figure 4, so the part about 40% is judged over all known runs.
     """

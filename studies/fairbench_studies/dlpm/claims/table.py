@@ -216,7 +216,7 @@ def with_four(sources: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def with_tests(settings: Sequence[Setting]) -> list[Setting]:
-    """Return ``settings`` in which the default settings also have the source of tested claims."""
+    """Return ``settings`` with the tests as another source of claims at the default settings."""
     return [
         one._replace(sources={**one.sources, TESTS: ByTests()}) if one.title == AT_DEFAULTS else one
         for one in settings

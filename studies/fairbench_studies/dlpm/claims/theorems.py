@@ -72,7 +72,7 @@ def _bounded_by(run: StoredRun, theorem: str, scheduler: str) -> bool:
 
 
 def others(run: StoredRun) -> float:
-    """Return the number of clients - 1, a factor in the bounds of Theorems A.2 and A.4."""
+    """Return the number of other clients, a factor in the bounds of Theorems A.2 and A.4."""
     return float(len(run.summary["clients"]) - 1)
 
 

@@ -29,8 +29,8 @@ from fairbench_studies.validation.programs.measured import SYSTEM_TOKENS, Progra
 from fairbench_studies.validation.serving.profiles import profile_of, with_host_cost
 
 # The lengths of a request's parts come from the prompts and outputs in the logs of three measured
-# runs. The 19 instructions for judging an essay's dimension have 4,219 characters on average, and a
-# token is assumed to have 5 characters. An answer ends at the word END, before its limit of 256
+# runs. The 19 instructions for judging an article's dimension have 4,219 characters on average, and
+# a token is assumed to have 5 characters. An answer ends at the word END, before its limit of 256
 # tokens. The mean output tokens per request of users with 16 judgements, and of users with 2
 # judgements, determine the lengths of a judgement and of a merge.
 DIMENSION_TOKENS = 844

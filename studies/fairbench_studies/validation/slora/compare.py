@@ -57,7 +57,7 @@ class RunComparison:
 
     @property
     def rate_errors_pct(self) -> list[float]:
-        """The errors of the clients' service rates in percent, without undefined errors."""
+        """The defined errors of clients' simulated service rates, in percent of measured rates."""
         errors = (pair.error_pct for pair in self.service_rates.values())
         return [error for error in errors if error is not None]
 
@@ -82,7 +82,7 @@ class RunComparison:
         yield "refused", self.refused
 
     def other_columns(self) -> Iterator[tuple[str, Pair]]:
-        """Yield metrics without ranks: lowest TTFT, and rates and Jain's index per time slice."""
+        """Yield the metrics that do not rank runs, such as the lowest TTFT of all requests."""
         yield "least TTFT", self.least_ttft_s
         for number, window in enumerate(self.windows[1:], start=1):
             for client, pair in window.rates.items():

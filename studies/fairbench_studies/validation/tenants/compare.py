@@ -67,10 +67,9 @@ class ClientComparison:
 class TenantComparison:
     """A measured run of several tenants, with its simulation.
 
-    ``share_off`` holds the largest difference between simulated and measured service shares of a
-    tenant or a kind of request: in the whole run, and in any minute. ``jain_off`` is the largest
-    difference between simulated and measured Jain's index in any minute. ``clients`` lists all
-    clients, even if ``tenants`` lists kinds of requests.
+    ``share_off`` holds the largest simulation error of a tenant's or request kind's service share:
+    in the whole run, and in any minute. ``jain_off`` is the largest simulation error of Jain's
+    index in any minute. ``clients`` lists all clients, even if ``tenants`` lists kinds of requests.
     """
 
     name: str
