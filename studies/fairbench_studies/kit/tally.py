@@ -54,8 +54,8 @@ class Tally:
         """Return the joint verdict of all configurations in which clients competed.
 
         The joint verdict is "holds" if at least half of the configurations have the verdict
-        "holds", and if "holds" is at least four times as frequent as "reversed". The rule for
-        "reversed" exchanges "holds" and "reversed".
+        "holds", and if "holds" is at least four times as frequent as "reversed". The joint verdict
+        is "reversed" if at least half are "reversed", four times as many as "holds".
         """
         if not self.counted:
             return Outcome.UNCONTENDED
