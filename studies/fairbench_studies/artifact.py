@@ -1,7 +1,7 @@
 """``fairbench reproduce artifact``: a page with every reproduced figure and claim of the papers.
 
-The page is for a committee that evaluates a paper's artifact. For each part of a claim, the page
-shows the paper's result, fairbench's result with its interval, and the verdict.
+For each part of a claim, the page shows the paper's result, fairbench's result with its interval,
+and the verdict.
 """
 
 from __future__ import annotations

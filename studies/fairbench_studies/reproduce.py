@@ -20,9 +20,9 @@ def reproduce(
         str,
         typer.Argument(
             metavar="FIGURE",
-            help="Name of a figure, such as fig7, or all. Other values: claims judges all claims; "
-            "vtc, preble and textbook repeat studies; frontier compares fair-finish with the other "
-            "schedulers; artifact writes a page about every figure and claim.",
+            help="Name of a figure, such as fig7, or all. Other values: claims (judge all claims); "
+            "vtc, preble or textbook (repeat a study); frontier (compare fair-finish with the "
+            "other schedulers); artifact (write a page about every figure and claim).",
         ),
     ],
     quick: Annotated[

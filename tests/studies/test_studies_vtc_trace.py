@@ -49,8 +49,8 @@ def test_a_trace_is_converted_in_order_of_arrival(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (Runs(), "it would load posix.mkdir, which a trace does not need"),
-        ([["a"], [Runs()]], "it would load posix.mkdir"),
+        (Runs(), "the file would load posix.mkdir, which no trace needs"),
+        ([["a"], [Runs()]], "the file would load posix.mkdir"),
         ([["a"], [Request("b", 0.0, 1, 1)]], "'b'"),
         ([["a"], [Request("a", "soon", 1, 1)]], "could not convert"),
         ({"rows": 3}, ""),

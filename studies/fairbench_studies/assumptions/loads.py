@@ -2,10 +2,10 @@
 
     python studies loads [--gpu GPU] [--model MODEL] [WORKLOAD.SCENARIO ...]
 
-The script takes half an hour on two cores, and writes results/tables/default-loads.csv (for another
-GPU, default-loads-GPU.csv). docs/studies/assumptions.md explains the rule and its reasons. The
-search begins with the arrival rates of the workload files; three times these rates must overload a
-replica.
+Choosing all loads takes half an hour on two cores. The script writes
+results/tables/default-loads.csv (for another GPU, default-loads-GPU.csv).
+docs/studies/assumptions.md explains how the loads are chosen. The search for a load begins with the
+arrival rates of the workload files; three times these rates must overload a replica.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def file_rate(cell: str, machine: Machine) -> float:
 def capacity(cell: str, machine: Machine, scheduler: str) -> float:
     """Return how many programs/s per well-behaved client a replica completes under overload.
 
-    Every client sends more than the replica can serve, for at least five minutes. The result is the
-    number of programs that arrived, divided by the time until the last program has finished.
+    Every client sends more than the replica can serve, for at least five minutes. The number of
+    programs is divided by the time from the start until all programs have finished.
     """
     flood, lasting_s = FLOOD * file_rate(cell, machine), LONG_FLOODS_S.get(cell, FLOOD_S)
     summary = run(cell, machine, scheduler, dp=1, request_rate=flood, duration=lasting_s)
@@ -97,8 +97,8 @@ def two_digits(rate: float) -> float:
 def latency_s(cell: str, machine: Machine, rate: float) -> tuple[float, float]:
     """Return the highest P99 latency over the seeds under VTC, and the measurement window's length.
 
-    Both values are in seconds. The P99 covers the requests of all well-behaved clients, and is
-    infinite if any request of a run is unfinished.
+    Latency and length are in seconds. The P99 latency covers the requests of all well-behaved
+    clients, and is infinite if any request of a run is unfinished.
     """
     worst = window_s = 0.0
     for seed in SEEDS:
@@ -113,7 +113,7 @@ def latency_s(cell: str, machine: Machine, rate: float) -> tuple[float, float]:
 
 
 def choose(cell: str, machine: Machine) -> Choice:
-    """Choose the largest load at which the P99 latency under VTC is at most the window's length."""
+    """Choose the largest load at which VTC's P99 latency fits into the measurement window."""
     lpm, vtc = (capacity(cell, machine, scheduler) for scheduler in ("lpm", "vtc"))
     low, high = 0, len(MULTIPLES) - 1
     found: dict[int, tuple[float, float]] = {}

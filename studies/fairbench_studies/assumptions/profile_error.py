@@ -118,7 +118,7 @@ def table(summaries: Iterable[Summary]) -> list[dict[str, str]]:
 
 
 def main(folder: str) -> None:
-    """Read the folder with the runs, and write the table of conclusions."""
+    """Test each of ``CONCLUSIONS`` with the runs in ``folder``, and write profile-error.csv."""
     order = [grid["workload"] for grid in read_sweep(str(SWEEP)).grid]
     summaries = [run.summary for run in runs_in(Path(folder) / "runs")]
     rows = table(sorted(summaries, key=lambda one: order.index(one["workload"])))

@@ -4,7 +4,7 @@
     python studies client-limits NAME...    # simulates only the named rows
 
 The table compares runs with and without client limits, with equal seeds, at two loads. Either one
-of four honest clients sends four times as much as each other client, or all four clients send
+of four honest clients sends four times as much as each of the other three, or all four clients send
 equally much. The workload is ``judge``, unless a row names another workload. The script writes
 results/client-limits.csv and the table of docs/appendix/attacks.md.
 """

@@ -4,8 +4,8 @@
     python studies attacks-reserve --table    # writes the table from results/attack-reserve.csv
 
 The script runs the known attacks, and five attacks that a search found, on the workload ``judge``.
-The results are in results/attack-reserve.csv and docs/appendix/attacks.md. Each run has fifteen
-victims, whose load per replica equals that of the three victims in the page's other tables.
+The script writes results/attack-reserve.csv. Each run has fifteen victims, with the load per
+replica that three victims have in other tables of docs/appendix/attacks.md.
 """
 
 from __future__ import annotations

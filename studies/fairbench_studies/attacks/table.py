@@ -144,7 +144,7 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def draw(rows: Sequence[Row]) -> None:
-    """Draw the victims' finished programs and the attacker's gain, with a column per attack."""
+    """Draw the victims' finished programs and the attacker's gain in useful service, by attack."""
     # Seaborn is imported here, because the tables need no plotting package.
     from seaborn import heatmap
 

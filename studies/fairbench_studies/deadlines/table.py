@@ -74,7 +74,7 @@ def numbers(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 Curves = Mapping[str, Mapping[float, Mapping[str, float]]]
-"""The means by scheduler and load, over the seeds with which all schedulers have a run."""
+"""Mean metrics by scheduler and load, over the seeds with which all schedulers have a run."""
 
 
 def ordered(names: set[str]) -> list[str]:
@@ -83,7 +83,7 @@ def ordered(names: set[str]) -> list[str]:
 
 
 def curves(store: Path, sweep: Path) -> Curves:
-    """Return the means of the sweep's runs, by scheduler and load."""
+    """Return the mean metrics of the sweep's runs, by scheduler and load."""
     specs = {identity(spec): spec for spec in points(read_sweep(str(sweep)))}
     names = ordered({name_of(spec) for spec in specs.values()})
     found: dict[str, dict[float, dict[int, dict[str, float]]]] = {name: {} for name in names}
@@ -159,7 +159,7 @@ def draw(found: Curves) -> None:
 
 
 def main(folder: str, sweep: str = str(SWEEP)) -> None:
-    """Read the folder of runs, write the table, and draw the figure."""
+    """Write the table and draw the figure of deadlines met, from the runs in ``folder``."""
     found = curves(Path(folder), Path(sweep))
     write(found)
     draw(found)

@@ -1,12 +1,12 @@
-"""The ranking of prefill-to-decode ratios, simulated and measured on eight GPUs.
+"""Rankings of ratios of prefill to decode replicas, simulated and measured on eight GPUs.
 
     python studies disaggregation-order results.csv
 
 results.csv is ``comparison/pd_ratio/csv_data/results.csv`` of dstackai/benchmarks @06c957ab. In
 each measured run, SGLang served gpt-oss-120b (TP 2) on 8 x H200, with 500 requests at a fixed
 concurrency. The script takes ten seconds of CPU, and writes
-results/tables/disaggregation-order.csv. The table counts the pairs of ratios that the simulation
-ranks in the measured order, by metric and by prompt and output length.
+results/tables/disaggregation-order.csv. For each metric and each prompt and output length, the
+table counts the pairs of ratios that the simulation and the measurement rank alike.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from fairbench_studies.kit.table_store import write
 # The profile has tensor parallelism 1, because no profile has tensor parallelism 2.
 GPU = "h200-141gb/gpt-oss-120b/tp1/sglang-0.5.14"
 NVLINK_GB_S = 450.0
-# ``RATIOS`` has the ratios of prefill to decode replicas that were measured on eight GPUs. The
-# ratio 1:1 was measured on only four GPUs and is left out.
+# ``RATIOS`` has the ratios of prefill to decode replicas that were measured on eight GPUs.
+# ``RATIOS`` lacks 1:1, which was measured on only four GPUs.
 RATIOS = ("1:3", "2:2", "3:1")
 ALIKE = 0.05  # two values count as equal if they differ by less than this fraction
 METRICS = {"output_throughput": "throughput", "median_ttft_ms": "TTFT", "median_tpot_ms": "TPOT"}
@@ -98,7 +98,7 @@ def simulated(shape: Shape, ratio: str, answer: float) -> Values:
 
 
 class Agreement(NamedTuple):
-    """The number of pairs of ratios, and of pairs that the simulation ranks in measured order."""
+    """The number of pairs of prefill-to-decode ratios, and of pairs simulated in measured order."""
 
     pairs: int
     alike: int

@@ -1,4 +1,4 @@
-"""Waits on separate prefill and decode workers: ``long-qa``, scenario s2, under ``d2lpm``.
+"""How long ``d2lpm``'s requests wait on separate prefill and decode workers (``long-qa`` s2).
 
     python studies disaggregation-waits
 

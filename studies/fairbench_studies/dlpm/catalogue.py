@@ -35,7 +35,7 @@ def read_cells(folder: Path) -> Any:
 def check_own(cells: Sequence[SchedulerResults], name: str, folder: Path) -> None:
     """Raise DataError if a run does not belong to the sweep of the figure ``name``.
 
-    Only the scheduler, workload, scenario and number of replicas are compared with the sweep's.
+    The sweep must have the run's scheduler, workload, scenario and number of replicas.
     """
     own = {
         (spec.scheduler, spec.workload.name, spec.scenario, spec.dp)
@@ -69,7 +69,7 @@ class PaperFigure:
         return self.name if self.preset is None else f"{self.name}-{self.preset}"
 
     def plot(self, folder: Path, output: Path, formats: Sequence[str]) -> list[Path]:
-        """Draw the figure from the runs in ``folder``. Write its pictures, and the drawn numbers.
+        """Draw the figure from the runs in ``folder``. Write the figure's pictures and values.
 
         Returns the paths of the written files. Raises DataError if the folder cannot be read or
         belongs to another figure, and UsageError if a file cannot be written.
@@ -96,7 +96,7 @@ FIGURES = _figures()
 def figure_named(name: str, preset: str | None = None) -> PaperFigure:
     """Return the figure with the given name, with the settings of ``preset`` if not None.
 
-    Raises UsageError if the name is unknown, or if the figure has no runs with the preset.
+    Raises UsageError if no figure has the name, or if the figure has no runs with ``preset``.
     """
     if name not in FIGURES:
         raise unknown_name("figure", name, FIGURES)

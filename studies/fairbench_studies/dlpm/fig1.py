@@ -35,7 +35,7 @@ def quantum_of(cell: SchedulerResults) -> int | None:
 
 
 def joins_with_quantum(cell: SchedulerResults) -> bool:
-    """Return whether a new client starts with one quantum of credit (in Algorithm 1, with none).
+    """Return whether new clients start with a quantum of credit, unlike in Algorithm 1.
 
     A run that does not state the credit of new clients counts as following Algorithm 1.
     """

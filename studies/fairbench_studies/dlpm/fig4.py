@@ -1,7 +1,7 @@
 """Figure 4 ([DLPM] §5.1): the cost of a central scheduler, by replicas and queue length.
 
-The cost is measured on the machine that ran ``fairbench reproduce fig4``, and compared with the
-length of a simulated decode step.
+The scheduler's time per round is measured on the machine that ran ``fairbench reproduce fig4``, and
+compared with the length of a simulated decode step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILE = "timings.json"
-QUEUE = 200  # queued requests in runs with different numbers of replicas ([DLPM] Fig. 4)
+QUEUE = 200  # number of queued requests in all runs that vary the replicas ([DLPM] Fig. 4)
 REPLICAS = 8  # number of replicas in runs with different queue lengths
 
 BASIS = ("timing_profile", "host", "seed", "rounds")
@@ -49,7 +49,7 @@ class Timings:
 
 
 def read_timings(folder: Path) -> Timings:
-    """Read a central scheduler's timings from a folder. Raises DataError if they are unreadable."""
+    """Read a central scheduler's timings. Raises DataError if the timings are unreadable."""
     path = folder / FILE
     content = read_json(path)
     try:
@@ -59,7 +59,7 @@ def read_timings(folder: Path) -> Timings:
 
 
 def write_values(path: Path, timings: Timings) -> None:
-    """Write a central scheduler's timings as CSV. Each row also has machine, seed and rounds."""
+    """Write a central scheduler's timings as CSV, with machine, seed and rounds in each row."""
     basis = {key: getattr(timings, key) for key in BASIS}
     write_rows(path, [basis | row for row in rows(timings)])
 

@@ -1,6 +1,6 @@
 """Figure 8 ([DLPM] §6.3): conversations on two A10G, with two heavy clients.
 
-One heavy client stops sending after half of the time. The figure shows each client's response time
+One heavy client stops sending after half of the run. The figure shows each client's response time
 and service rate over time.
 """
 

@@ -1,4 +1,4 @@
-"""How long a client that joins late waits under DLPM's Algorithm 1 and under other rules.
+"""The waits of clients that join late, by the credit that DLPM gives a new client.
 
     python studies newcomers
 
@@ -28,8 +28,8 @@ LATE = 12  # number of clients, of 30, that count as joining late
 def first_waits(run: StoredRun) -> Floats:
     """Return the time of each client's first arrival, and the wait until its first output token.
 
-    The array has shape (clients, 2): the time and the wait in seconds. The wait is infinite if no
-    request of the client produced a token.
+    The array has shape (clients, 2): the time and the wait in seconds. A client without any output
+    token has an infinite wait.
     """
     found: Floats = derived(run, "first waits", lambda: _first_waits(run))
     return found

@@ -13,7 +13,7 @@ from fairbench.schedulers.local.dlpm_bases import ReorderedDLPM
 
 
 class UpstreamDLPM(ReorderedDLPM):
-    """A DLPM scheduler that serves the most upstream call of clients with credit first.
+    """A DLPM scheduler that, among clients with credit, serves the most upstream call first.
 
     A call is upstream if later calls need its output. As future work, [DLPM] §9 suggests serving
     upstream calls first, even at the expense of prefix sharing or strict fairness. This scheduler
@@ -27,10 +27,10 @@ class UpstreamDLPM(ReorderedDLPM):
     class Params(DLPM.Params):
         """The parameters of DLPM, and the rule that ranks the calls of programs (``upstream``).
 
-        ``calls_left`` prefers calls of the program with the most remaining calls, and ``few_left``
-        calls of the program with the fewest. ``depth`` prefers the call after the shortest chain of
-        earlier calls. Only ``depth`` works on a real server, which does not know the number of
-        remaining calls.
+        ``calls_left`` prefers the program with the most remaining calls, and ``few_left`` prefers
+        the program with the fewest remaining calls. ``depth`` prefers the call after the shortest
+        chain of earlier calls. Only ``depth`` works on a real server, which does not know the
+        number of remaining calls.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("charge", "tenants", *KEPT_AS_IN_DLPM)

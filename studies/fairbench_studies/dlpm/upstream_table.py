@@ -20,7 +20,7 @@ FIRST = {
     "depth": "shortest chain of calls before",
     "few_left": "fewest calls left",
 }
-"""The call that each value of the parameter ``dlpm-upstream.upstream`` serves first."""
+"""The call that goes first, for each value of ``dlpm-upstream.upstream``."""
 
 
 def row(cell: SchedulerResults) -> dict[str, str]:

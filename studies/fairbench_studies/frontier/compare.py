@@ -22,7 +22,7 @@ LEAST = 1e-9  # value that replaces 0 before a logarithm is taken
 class Relation(StrEnum):
     """Whether fair-finish dominates a rival scheduler pair in a configuration.
 
-    The comparison uses only the measures in ``PRIMARY``.
+    Fair-finish and the rival are compared only by the measures in ``PRIMARY``.
     """
 
     DOMINATES = "dominates"
@@ -36,13 +36,13 @@ class Mark(StrEnum):
 
     BETTER = "+"
     NOT_WORSE = "="
-    A_LITTLE_WORSE = "=!"  # fair-finish is significantly worse, but by at most the margin
+    A_LITTLE_WORSE = "=!"  # fair-finish is significantly worse than the rival, within the margin
     WORSE = "!"
     OPEN = "?"
 
 
 class Compared(NamedTuple):
-    """Fair-finish against one rival: mean gain and test result per measure, and dominance."""
+    """Fair-finish's mean gains over a rival, and whether it dominates in each configuration."""
 
     rival: Configuration
     estimates: Mapping[str, Estimate]
@@ -55,7 +55,7 @@ class Compared(NamedTuple):
 
 
 def gain(name: str, ours: float, rival: float) -> float:
-    """Return the logarithm of the factor by which fair-finish is better in a measure."""
+    """Return the logarithm of the factor by which fair-finish is better than a rival."""
     ratio = log(max(ours, LEAST) / max(rival, LEAST))
     return -ratio if name in LESS else ratio
 
@@ -63,8 +63,8 @@ def gain(name: str, ours: float, rival: float) -> float:
 def relation(ours: Outcome, rival: Outcome, margin: float) -> Relation:
     """Return whether one scheduler pair dominates the other.
 
-    A pair dominates if it is better by more than ``margin`` in at least one primary measure, and
-    worse by more than ``margin`` in none.
+    A pair dominates the other if it is better than the other by more than ``margin`` in at least
+    one primary measure, and worse by more than ``margin`` in none.
     """
     gains = [gain(name, ours.mean(name), rival.mean(name)) for name in PRIMARY]
     worse = non_inferior_gain(margin)
@@ -124,7 +124,7 @@ def seed_gains(
 
 Key = tuple[Configuration, str]
 Bounds = Mapping[Configuration, tuple[frozenset[str], frozenset[str]]]
-"""The measures known only as lower bounds, by rival: fair-finish's, and then the rival's."""
+"""Fair-finish's and each rival's measures of which only a lower bound is known."""
 
 
 def _marks(

@@ -35,9 +35,9 @@ TITLES = {
 def draw(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
     """Draw a panel of latencies and a panel of minimum fair shares for each configuration.
 
-    A hollow marker shows a scheduler pair that another pair dominates. Shares and relative service
-    are not drawn if all are 100%. If there are more than ``MOST_CELLS`` configurations, they share
-    panels, and each value is divided by the best value in its configuration.
+    A hollow marker shows a scheduler pair that another pair dominates. Panels in which all values
+    are 100% are left out. If there are more than ``MOST_CELLS`` configurations, they share panels,
+    and each value is divided by the best value in its configuration.
     """
     cells = list(found)
     if len(cells) > MOST_CELLS:

@@ -19,7 +19,7 @@ from fairbench.files.reader import MIB, opened
 
 NAME = "frontier"
 FILES = {None: "frozen.toml", "dlpm-paper": "frozen_dlpm_paper.toml"}
-"""The file that fixes the study for each preset. The key None means the default settings."""
+"""The file of planned runs for each preset, and for the default settings (None)."""
 
 PUBLISHED, CAPPED, TUNED = "published", "capped", "tuned"
 FORMS = (PUBLISHED, CAPPED, TUNED)
@@ -83,7 +83,7 @@ class Frozen(BaseModel):
 
     @property
     def configurations(self) -> list[Configuration]:
-        """All scheduler pairs, each as published, capped, and tuned."""
+        """All scheduler pairs in each of the ``FORMS``."""
         return [Configuration(pair, form) for pair in self.pairs for form in FORMS]
 
     def settings(self, configuration: Configuration) -> Settings:
@@ -101,7 +101,7 @@ def frozen(preset: str | None = None) -> Frozen:
     """Return the study's scheduler pairs, settings, workloads and seeds under a preset.
 
     The file of a preset was complete before the first test run. Raises UsageError if the preset has
-    no such file.
+    no file in ``FILES``.
     """
     file = _file(preset)
     return Frozen.model_validate(read_toml(files(__package__) / file, file))

@@ -1,4 +1,4 @@
-"""The study's main claim: fair-finish against D2LPM and Preble as published."""
+"""The frontier study's main claim: fair-finish has its rivals' throughput and a lower P99."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ RIVALS = tuple(Configuration(pair, PUBLISHED) for pair in ("d2lpm", "preble"))
 
 
 class Claimed(NamedTuple):
-    """The main claim, compared with one rival in one configuration.
+    """The frontier study's main claim against one rival in one configuration.
 
-    The claim says that fair-finish's throughput is at most ``margin`` lower than the rival's
-    throughput, and that fair-finish has a lower P99. ``service``, ``output`` and ``makespan`` are
-    factors by which fair-finish is better. ``p_service`` is a p-value (Holm) for the hypothesis
-    that fair-finish's service is lower by ``margin`` or more. ``p99_s`` holds the P99 latencies (s)
-    of fair-finish and the rival, NaN if too few are known.
+    The claim says that fair-finish's throughput is at most ``margin`` lower than the rival's, and
+    that fair-finish has a lower P99 than the rival. ``service``, ``output`` and ``makespan`` are
+    factors by which fair-finish is better than the rival. ``p_service`` is a p-value (Holm) for the
+    hypothesis that fair-finish's service is lower than the rival's by ``margin`` or more. ``p99_s``
+    holds the P99 latencies (s) of fair-finish and the rival, NaN if too few are known.
     """
 
     cell: Cell
@@ -36,7 +36,7 @@ class Claimed(NamedTuple):
 
     @property
     def throughput_holds(self) -> bool:
-        """Whether the mean service satisfies the throughput part of the claim."""
+        """Whether fair-finish's mean service is at most ``margin`` lower than the rival's."""
         return self.service.gain >= log(1 - self.margin)
 
     @property

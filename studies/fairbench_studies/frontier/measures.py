@@ -111,8 +111,8 @@ FAIRNESS = tuple(number / 10 for number in range(11))
 def limit_curve(run: StoredRun) -> tuple[float, ...]:
     """Return the highest possible service at each minimum fair share in ``FAIRNESS``.
 
-    Each value is divided by the highest possible service without a fairness requirement. The result
-    is empty if the highest possible service is unknown.
+    Each service is divided by the highest possible service without a fairness requirement. The
+    result is empty if the highest possible service is unknown.
     """
     tables, stored = read_tables(run), run.summary
     if not stored.get("limit_service_tok_s"):

@@ -54,5 +54,5 @@ def outcomes(runs: Mapping[Point, StoredRun]) -> Outcomes:
 
 
 def of_part(found: Outcomes, part: str) -> Outcomes:
-    """Return the outcomes of the configurations of one part: development or test."""
+    """Return the outcomes of the configurations of ``part`` (development or test)."""
     return {cell: here for cell, here in found.items() if cell.part == part}

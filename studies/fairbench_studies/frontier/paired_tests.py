@@ -1,9 +1,9 @@
 """Tests of fair-finish against a rival, paired by seed and corrected for multiple comparisons.
 
-A gain is the logarithm of the ratio of both schedulers' values, positive if fair-finish is better.
-Gains are computed seed by seed, because runs with the same seed have the same load. Each test
-concerns the mean of all configurations' gains. The variance of the mean gain comes only from the
-differences between seeds, because the gains of different configurations may really differ.
+Fair-finish's gain over a rival is the logarithm of the ratio of both schedulers' values of a
+measure, positive if fair-finish is better. Runs with the same seed have the same load, so this gain
+is computed seed by seed. The variance of the mean gain comes only from differences between seeds,
+because the gains of different configurations may really differ.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import NamedTuple
 from fairbench.results.intervals import quantile, two_sided_p
 
 Gains = Mapping[Hashable, Sequence[float]]
-"""Fair-finish's gains over a rival, one per seed, keyed by configuration."""
+"""Fair-finish's gains over a rival in one measure, one per seed, by configuration."""
 
 
 class Estimate(NamedTuple):
-    """A mean gain over configurations, with its standard error and degrees of freedom."""
+    """Fair-finish's mean gain over a rival, with its standard error and degrees of freedom."""
 
     gain: float
     error: float
@@ -28,7 +28,7 @@ class Estimate(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The factor by which fair-finish is better than the rival."""
+        """The factor by which fair-finish is better than the rival in the tested measure."""
         return exp(self.gain)
 
     def interval(self, level: float) -> tuple[float, float]:
@@ -39,7 +39,7 @@ class Estimate(NamedTuple):
         return exp(self.gain - reach), exp(self.gain + reach)
 
     def p_above(self, least: float) -> float:
-        """Return the one-sided p-value of the hypothesis that the gain is at most ``least``."""
+        """Return the one-sided p-value of a mean gain over the rival of at most ``least``."""
         beyond = self.gain - least
         if not self.degrees:
             return 1.0
@@ -49,16 +49,16 @@ class Estimate(NamedTuple):
         return half if beyond > 0 else 1 - half
 
     def p_below(self, most: float) -> float:
-        """Return the one-sided p-value of the hypothesis that the gain is at least ``most``."""
+        """Return the one-sided p-value of a mean gain over the rival of at least ``most``."""
         return Estimate(-self.gain, self.error, self.degrees).p_above(-most)
 
 
 def estimate(gains: Gains) -> Estimate:
-    """Average each configuration's gains over its seeds, and then over the configurations.
+    """Average fair-finish's gains over a rival over seeds, and then over configurations.
 
-    A configuration with one seed counts in the mean but not in the standard error. Degrees of
-    freedom follow Satterthwaite's formula, rounded down. If a gain is not finite, the estimate is
-    NaN and not significant.
+    The mean gain includes configurations with one seed, but its standard error does not. Degrees of
+    freedom follow Satterthwaite's formula, rounded down. If the mean gain is not finite, the
+    estimate of the gain is NaN and not significant.
     """
     mean = fmean(fmean(of_cell) for of_cell in gains.values())
     if not isfinite(mean):
@@ -85,5 +85,5 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def non_inferior_gain(margin: float) -> float:
-    """Return the logarithmic gain of a scheduler that is worse by exactly ``margin``."""
+    """Return the gain of a scheduler whose value is lower than the rival's by ``margin``."""
     return log(1 - margin)

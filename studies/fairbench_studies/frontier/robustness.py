@@ -1,15 +1,15 @@
-"""Fair-finish's advantage under changed settings, and the contribution of each of its parts.
+"""Fair-finish compared with rivals under changed settings, and with itself without one part.
 
     fairbench sweep results/tables/frontier-robustness.toml
     python studies frontier-robustness results/runs/frontier-robustness
 
-The script writes a row per configuration to results/frontier-robustness.csv. It also writes two
-tables of geometric means over the configurations:
+The script writes a row per configuration to results/frontier-robustness.csv, and two tables. For
+each measure, the tables have geometric means over all configurations:
 
 - results/tables/frontier-robustness.csv has the factor by which fair-finish is better than each
-  rival, for each value of a varied setting.
-- results/tables/frontier-levers.csv has the factor by which fair-finish is better than fair-finish
-  without one of its parts.
+  rival in each measure, for each value of a varied setting.
+- results/tables/frontier-levers.csv has the factor by which fair-finish is better in each measure
+  than fair-finish without one part of this scheduler.
 
 If runs are missing, the tables are incomplete.
 """
@@ -69,7 +69,7 @@ def _point(spec: ExperimentSpec) -> Point:
 def factors(pairs: Sequence[tuple[Outcome, Outcome]]) -> str:
     """Return as text, for each measure, the factor by which the first outcome of a pair is better.
 
-    Each factor is the geometric mean over all ``pairs``.
+    The factor for a measure is the geometric mean of the factors of all ``pairs``.
     """
     means = [exp(fmean(gain(m, one.mean(m), other.mean(m)) for one, other in pairs)) for m in SHOWN]
     return " / ".join(f"{mean:.2f}" for mean in means)
@@ -92,7 +92,7 @@ def _pairs(cells: Outcomes, rival: Configuration) -> list[tuple[Outcome, Outcome
 
 
 def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
-    """Yield a row per part of fair-finish, with the factor by which the part improves results."""
+    """Yield a row per part of fair-finish, with the factor by which it improves each measure."""
     for tag, cells in tagged.items():
         form, _, lever = tag.partition(" ")
         if form not in ("published", "capped") or tag == CAPPED:
@@ -101,7 +101,7 @@ def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
         pairs = [
             (whole[cell][ours()], without)
             for cell, here in cells.items()
-            # The variable ``without`` holds a result of fair-finish with one part switched off.
+            # ``without`` holds a result of fair-finish with one part of the scheduler switched off.
             for without in here.values()
             if str(cell) in EVERYWHERE and ours() in whole.get(cell, {})
         ]
@@ -127,7 +127,7 @@ def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main(folder: str) -> None:
-    """Read the folder with the runs, and write the three CSV files."""
+    """Write the files ``RUNS``, ``AXES`` and ``LEVERS`` from the runs in ``folder``."""
     tagged = found(Path(folder))
     _write(RUNS, list(run_rows(tagged)))
     _write(AXES, list(axis_rows(tagged)))

@@ -40,7 +40,7 @@ class Plan:
 
     @property
     def cells(self) -> list[Cell]:
-        """The configurations of the plan in order."""
+        """The configurations with planned runs."""
         return list(self.seeds)
 
     @cached_property

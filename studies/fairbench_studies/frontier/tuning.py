@@ -3,13 +3,13 @@
     fairbench sweep results/tables/frontier-tuning.toml
     python studies frontier-tuning results/runs/frontier-tuning [PRESET]
 
-The script writes results/frontier-tuning.csv, with a row per trial. A row has the time to 90%
-completion and the well-behaved clients' P95 latency, as geometric means over the development
-configurations.
+The script writes results/frontier-tuning.csv, with a row per trial. A row has the time until 90% of
+the programs have finished and the well-behaved clients' P95 latency, as geometric means over the
+development configurations.
 
-For each scheduler pair, the rule keeps the trials that nearly reach the pair's shortest time to 90%
-completion. Among these trials, the rule chooses the trial with the lowest P95 latency. The chosen
-trials are stored in frozen.toml. With a PRESET such as dlpm-paper, file names end in PRESET.
+Among a scheduler pair's trials that finish 90% of the programs nearly as early as the pair's
+fastest trial, the rule chooses the trial with the lowest P95 latency. frozen.toml stores each
+pair's chosen trial. With a PRESET such as dlpm-paper, file names end in PRESET.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAME = "frontier-tuning"
 class Trial(NamedTuple):
     """Settings of a scheduler pair that are tried in all configurations.
 
-    The limit 0 stands for the workload's limit, and the quantum 0 for the default quantum.
+    A ``max_running_requests`` of 0 means the workload's limit, and a quantum of 0 the default.
     """
 
     pair: str

@@ -101,7 +101,7 @@ def _counted(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 
 
 def _changed(judged: Sequence[Judged], titles: Sequence[str]) -> str:
-    """Return a sentence on the parts of claims that hold under only one of two settings."""
+    """Return a sentence on the parts of claims that hold under only one of ``titles``."""
     if len(titles) != 2:
         return ""
     pairs = [
@@ -121,8 +121,8 @@ def _changed(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 def steady(parts: Iterable[Part]) -> tuple[int, int]:
     """Count the parts of claims that hold under every reading of the paper.
 
-    A reading is one interpretation of an unclear point of the paper. The second number counts all
-    parts that hold and were judged under several readings.
+    A reading is one interpretation of an unclear point of the paper. The second result counts the
+    parts that hold by default and were judged under several readings.
     """
     tried = [part for part in parts if part.under and part.outcome is Outcome.HOLDS]
     every = [part for part in tried if set(part.under.values()) == {Outcome.HOLDS}]

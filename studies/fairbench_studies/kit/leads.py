@@ -37,7 +37,7 @@ class ServiceHistory(NamedTuple):
         return cls(times, served.cumsum(axis=0))
 
     def between(self, start_s: float, end_s: float) -> Floats:
-        """Return the cumulative service at the instants from ``start_s`` to ``end_s``.
+        """Return the cumulative service in the log's rows from ``start_s`` to ``end_s``.
 
         The first row is the service before ``start_s``. Log intervals that cross ``start_s`` or
         ``end_s`` count fully, so a lead can be overestimated by the output of one log interval.
@@ -52,11 +52,11 @@ class ServiceHistory(NamedTuple):
 
 
 def largest_lead(requests: Requests, service: ServiceRows, clients: int, horizon_s: float) -> float:
-    """Return the largest gain of a client over a client with waiting requests (weighted tokens).
+    """Return the most service by which a client gained on a waiting client (weighted tokens).
 
     Args:
         requests: The requests that one worker served.
-        service: The same worker's service log.
+        service: The service log of the worker that served ``requests``.
         clients: The number of clients.
         horizon_s: The end of the run in seconds.
     """

@@ -1,8 +1,8 @@
 """Verdicts on a claim, and the comparison of two schedulers over paired seeds.
 
 A claim that one scheduler exceeds another holds if the 95% interval of the paired difference lies
-above a threshold. The claim is reversed if the interval lies below it, and otherwise inconclusive.
-A single seed has no interval, so its difference is compared with the threshold.
+above a threshold. The claim is reversed if the interval lies below the threshold, and otherwise
+inconclusive. A single seed gives no interval, so the threshold is compared with the difference.
 """
 
 from __future__ import annotations

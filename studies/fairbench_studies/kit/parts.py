@@ -28,9 +28,9 @@ class Part:
 
     ``ours`` is fairbench's result as text. ``beside`` holds verdicts by measures that the paper
     does not use; these verdicts are reported but not counted. ``elsewhere`` names the
-    configurations in which the statement does not hold. If the paper is unclear, ``under`` holds
-    the verdict for each interpretation. ``interval`` is the 95% interval of the number that decides
-    the verdict, or "" if several numbers decide.
+    configurations in which the claim's statement does not hold. If the paper is unclear, ``under``
+    holds the verdict for each interpretation. ``interval`` is the 95% interval of the number that
+    decides the verdict, or "" if several numbers decide.
     """
 
     text: str
@@ -77,7 +77,7 @@ def in_every(text: str, found: Sequence[bool], ours: str) -> Part:
 
 
 def mean_within(text: str, found: Iterable[float], low: float, high: float, form: str) -> Part:
-    """Judge whether the mean over seeds lies between ``low`` and ``high``.
+    """Judge whether the mean of ``found`` lies between ``low`` and ``high``.
 
     ``form`` is a format string for the mean, such as ``{:.1f} s``.
     """
@@ -106,7 +106,7 @@ def rising(
 ) -> Part:
     """Judge whether each list of values in ``sides`` exceeds the previous list.
 
-    The part holds if all lists do so, and is reversed if any list falls below the previous list.
+    The verdict is "reversed" if the values of any list are lower than those of its predecessor.
     ``form`` is a format string for the means over seeds, such as ``FCFS {1:.0f}, VTC {0:.0f}``.
     """
     pairs = [([*less], [*more]) for less, more in pairwise([[*side] for side in sides])]
@@ -125,7 +125,7 @@ def interval_of(seen: Seen, *, is_ratio: bool = True) -> str:
 
 
 def score(parts: Sequence[Part]) -> str:
-    """Return a summary of the tested parts, such as ``3 of 4 parts hold, 1 inconclusive``."""
+    """Return a summary of a claim's tested parts, such as ``3 of 4 parts hold, 1 inconclusive``."""
     counts = Counter(part.outcome for part in parts)
     tested = sum(counts[outcome] for outcome in COUNTED)
     if not tested:
@@ -136,5 +136,5 @@ def score(parts: Sequence[Part]) -> str:
 
 
 def total(parts: Sequence[Part]) -> Mapping[Outcome, int]:
-    """Count the parts with each verdict."""
+    """Count the parts of claims with each verdict."""
     return Counter(part.outcome for part in parts)

@@ -73,7 +73,7 @@ def _rounded(value: Any) -> Any:
 
 
 def keeping(cells: Iterable[SchedulerResults]) -> list[SchedulerResults]:
-    """Return results that cache values derived from their runs. ``write_seeds`` stores them."""
+    """Return copies of results whose runs cache derived values, which ``write_seeds`` stores."""
     return [replace(cell, runs=tuple(map(_keeping, cell.runs)), known=None) for cell in cells]
 
 

@@ -42,7 +42,7 @@ class Tally:
 
     @property
     def values(self) -> Mapping[Any, Seen]:
-        """The values of contended configurations in ascending order, without unknown values."""
+        """The measure's known values in configurations in which clients competed, ascending."""
         known = {
             place: seen
             for place, seen in self.seen.items()
@@ -54,8 +54,8 @@ class Tally:
         """Return the joint verdict of all configurations in which clients competed.
 
         The joint verdict is "holds" if at least half of the configurations have the verdict
-        "holds", and if "holds" is at least four times as frequent as "reversed". The rule for a
-        joint verdict "reversed" is the same with "holds" and "reversed" exchanged.
+        "holds", and if "holds" is at least four times as frequent as "reversed". The joint verdict
+        is "reversed" if at least half are "reversed", four times as many as "holds".
         """
         if not self.counted:
             return Outcome.UNCONTENDED
@@ -80,7 +80,7 @@ class Tally:
 
     @property
     def extremes(self) -> str:
-        """The lowest and highest value, such as ``from 0.96x (tot s2) to 4.06x (long-qa s1)``."""
+        """The measure's extremes, such as ``from 0.96x (tot s2) to 4.06x (long-qa s1)``."""
         values = list(self.values.items())
         if not values:
             return "nothing known"
@@ -106,7 +106,7 @@ def _ratio(seen: Seen) -> str:
 
 
 def decided(there: int, of: int) -> Outcome:
-    """Return the verdict on a claim that ``there`` of ``of`` configurations support."""
+    """Return the verdict on a claim that holds in ``there`` configurations, of ``of`` in total."""
     if not of:
         return Outcome.UNCONTENDED
     if there >= MOST * of:
@@ -115,7 +115,7 @@ def decided(there: int, of: int) -> Outcome:
 
 
 def part_of(text: str, tallies: Sequence[Tally], ours: str = "") -> Part:
-    """Return a claim's part, judged by the first tally. Other tallies are only reported."""
+    """Return a claim's part with the verdict of ``tallies[0]``, and report all other tallies."""
     first, *beside = tallies
     # ``Part.outcome`` already says "holds", so ``Part.ours`` omits the word.
     counted = first.score.removeprefix(f"{Outcome.HOLDS} ")

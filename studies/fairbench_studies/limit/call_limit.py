@@ -28,12 +28,12 @@ def least_makespan_by_calls(
 ) -> float:
     """Return the time (s) before which no scheduler could have finished the run's requests.
 
-    The bound combines calls that cannot begin before a time ``a``, and whose programs go on for at
-    least ``q`` seconds after them. Their work, divided by the number of replicas, takes a time
-    ``w``. The run therefore lasts at least ``a + w + q`` seconds. The function returns the largest
-    such sum, or the longest time of a program alone in the cluster, if this time is longer.
+    If some calls cannot begin before a time ``a``, cost all replicas a time ``w``, and are followed
+    by at least ``q`` seconds of their programs, the run lasts at least ``a + w + q`` seconds. The
+    function returns the largest ``a + w + q`` of any calls, or the longest time of a program alone
+    in the cluster, if this time is longer.
 
-    ``facts`` must contain prices, and ``requests`` the compulsory tokens (which no cache can save).
+    ``facts`` must contain prices. ``requests`` must have compulsory tokens (which no cache saves).
     """
     calls = call_times(requests, programs, facts)
     most_s = float((calls.begin_s + calls.alone_s + calls.tail_s).max(initial=0.0))
@@ -67,10 +67,10 @@ class LeastCallTimes(NamedTuple):
 def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCallTimes:
     """Return, for each call, the times that no scheduler can shorten.
 
-    A call at depth d > 0 waits for a call at depth d - 1, and then for its own think time (pause).
-    The awaited call is unknown, so the earliest start uses the call at depth d - 1 that can end
-    first. If depth d has a single call, all calls at depth d + 1 wait for that call. The time
-    ``tail_s`` after that call then includes the longest call at depth d + 1.
+    A call at depth d > 0 waits for an unknown call at depth d - 1, and then for its own think time
+    (pause). The earliest start of a call at depth d assumes a wait for the call at depth d - 1 that
+    can end first. If depth d has a single call, all calls at depth d + 1 wait for that call. The
+    single call's ``tail_s`` then includes the longest call at depth d + 1.
     """
     prices = facts.prices
     assert prices is not None
@@ -84,7 +84,7 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
     if not len(first):
         return LeastCallTimes(row, alone_s, alone_s, alone_s)
     took_s = pause_s + alone_s
-    # ``shortest_s`` is the shortest pause plus duration of a call, at each depth of each program.
+    # ``shortest_s`` is a call's least sum of pause and duration, at each depth of each program.
     shortest_s = np.minimum.reduceat(took_s, first)
     level = np.cumsum(np.isin(np.arange(len(row)), first)) - 1
     before_s = np.cumsum(shortest_s) - shortest_s
@@ -102,9 +102,9 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
 def _pauses(requests: Requests, programs: Programs, row: Ints, program: Ints) -> Floats:
     """Return the shortest possible pause (s) before each call, such as a user's think time.
 
-    A call at depth 0 arrives at a fixed time after its program. Before another call, the pause
-    lasts at least from the latest end of an earlier call to the call's arrival. The pause is 0 if
-    no earlier call had ended by then, or if some call of the program did not finish.
+    A call at depth 0 arrives at a fixed time after its program. Any other call's shortest pause
+    begins when the last of the program's earlier calls ends, and lasts until the call arrives. The
+    pause is 0 if no call of the program ends before the arrival, or if a call never finishes.
     """
     arrival_s = requests.arrival_s[row]
     times_s = np.unique(requests.finish_s[row])
@@ -130,8 +130,8 @@ def _tails(longest_s: Floats, waited_for: Flags) -> Floats:
     """Return the least time from the end of any call at a depth to the end of its program.
 
     Args:
-        longest_s: The largest sum of a call's pause and duration at each depth, in seconds.
-        waited_for: Whether all calls at the next depth wait for the depth's single call.
+        longest_s: A call's largest sum of pause and duration (s), by depth in the program.
+        waited_for: Whether a depth has a single call, which all calls at the next depth await.
     """
     after_s = np.where(waited_for, np.append(longest_s[1:], 0.0), 0.0)
     before_s = np.cumsum(after_s) - after_s

@@ -1,4 +1,4 @@
-"""The least possible time of the DLPM paper's workloads, compared with seven schedulers.
+"""The least possible makespans of the DLPM paper's workloads, and those of seven schedulers.
 
     python studies limit [SEED ...]
 
@@ -109,7 +109,7 @@ def tables() -> dict[str, str]:
 
 
 def share_table() -> str:
-    """Return a table of the least possible time, as a fraction of each scheduler's time."""
+    """Return a table of the least possible makespan as a fraction of each scheduler's."""
     body = []
     for place, by_scheduler in _by_place().items():
         shares = [fmean(_share(run) for run in by_scheduler[name]) for name in SCHEDULERS]
@@ -128,7 +128,7 @@ def _share(run: Row) -> float:
 
 
 class Both(NamedTuple):
-    """Service as a fraction of the highest possible, and the lowest fair share in any minute."""
+    """Service as a fraction of the highest possible service, and a minute's minimum fair share."""
 
     limit: float
     worst_minute: float
@@ -138,7 +138,7 @@ class Both(NamedTuple):
 
 
 def both_measures() -> dict[str, dict[tuple[str, str], Both]]:
-    """Return service and lowest fair shares by configuration, then by form and scheduler pair."""
+    """Return service and minimum fair shares by configuration, then by form and scheduler pair."""
     rows: dict[str, dict[tuple[str, str], list[Row]]] = {}
     for row in read_rows(FRONTIER):
         if row["part"] == "test":
@@ -151,10 +151,10 @@ def both_measures() -> dict[str, dict[tuple[str, str], Both]]:
 
 
 def both_table() -> str:
-    """Return a table of the frontier study: service, and the lowest fair share in any minute.
+    """Return a table of service, and of the minimum fair share in any minute.
 
-    Service is relative to the highest possible service. Among schedulers whose lowest share exceeds
-    that of ``fair-finish``, the table names the scheduler with the most service.
+    Service is relative to the highest possible service. Among schedulers with a higher minimum fair
+    share than ``fair-finish``, the table names the scheduler with the most service.
     """
     body = []
     for place, found in both_measures().items():

@@ -24,7 +24,7 @@ PROVENANCE = (
 
 
 class Point(NamedTuple):
-    """A policy's lowest hit rate relative to a client alone, and throughput relative to LRU (%)."""
+    """The worst client's hit rate in percent of its rate alone, and throughput in % of LRU's."""
 
     kept: Sequence[float]
     throughput: Sequence[float]

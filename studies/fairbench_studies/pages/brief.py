@@ -1,4 +1,4 @@
-"""Short tables for the pages of studies. The appendices show the full tables."""
+"""Short tables for the pages of studies, with fewer rows or columns than in the appendices."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _across(shown: Callable[[Row, str], str]) -> str:
 
 
 def sharing_brief() -> str:
-    """Return a table of clients' gains and losses from sharing prefixes, by scheduler and rule."""
+    """Return a table of service if all clients share prefixes or one does not, by charging rule."""
     header, *body = read_cells(TABLES / "sharing.csv")
     kept = [at for at, name in enumerate(header) if name != "Jain"]
     titles = (

@@ -1,7 +1,7 @@
 """The reference shares under FCFS that ``fairbench run`` prints.
 
 The script ``python studies references`` simulates each bundled workload and scenario on 1, 2 and 4
-replicas with seed 0, and writes the lowest shares to bench/fairbench/results/references.csv.
+replicas with seed 0, and writes the lowest fair shares to bench/fairbench/results/references.csv.
 """
 
 from __future__ import annotations

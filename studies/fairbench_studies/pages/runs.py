@@ -138,7 +138,7 @@ def incentive(row: Row) -> str:
 
 
 def fig7() -> str:
-    """Return the table of sharing incentive, throughput and Jain's index in figure 7."""
+    """Return the table of sharing incentive, throughput and Jain's index in [DLPM] Fig. 7."""
     rows = read("fig7")
     sizes = sorted({row["dp"] for row in rows}, key=int)
     body = []

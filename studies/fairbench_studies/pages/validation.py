@@ -11,7 +11,7 @@ from fairbench_studies.validation.report import LONG_TTFT_S, UNRESOLVED
 
 
 def measured() -> str:
-    """Return a table of the measured runs that were not used for a fit, with errors in percent."""
+    """Return a table of simulation errors (%) for measured runs that were not used for a fit."""
     runs: dict[str, dict[str, Row]] = {}
     for row in read_rows(ROOT / "results" / "validation" / "validation.csv"):
         if row["fitted"] == "no":
@@ -24,7 +24,7 @@ def measured() -> str:
 
 
 def _validated(run: str, numbers: Mapping[str, Row]) -> tuple[str, ...]:
-    """Return the table row of a run, with the largest error of any client or group of clients."""
+    """Return a run's table row, with the largest simulation error for any client (group)."""
 
     def worst(start: str) -> str:
         names = (name for name in numbers if name.startswith(start) and "slice" not in name)
@@ -44,13 +44,13 @@ def _validated(run: str, numbers: Mapping[str, Row]) -> tuple[str, ...]:
 def serving() -> str:
     """Return the simulator's errors for runs of real engines that were not used for a fit.
 
-    For runs on an A100, the table also has the errors with a timing profile from operator tables.
+    Runs on an A100 are simulated with the measured profile and with a profile from operator tables.
     """
     return _engine_runs("serving/validation", "serving/operator-profile")
 
 
 def serving_h100() -> str:
-    """Return a table of SGLang's runs on an H100 that were not used for a fit, with the errors."""
+    """Return the simulator's errors for SGLang's runs on an H100 not used for a fit."""
     return _engine_runs("gpu/validation").replace("sglang-h100-", "")
 
 
@@ -58,8 +58,8 @@ def _engine_runs(file: str, other: str | None = None) -> str:
     """Return a table of the runs in ``results/FILE.csv`` that were not used for a fit.
 
     A row has measured values, each with the simulator's error in parentheses. If ``other`` is not
-    None, a second error comes from the file ``other``. Short times to first token have no accuracy
-    target, so no error is shown for them.
+    None, a cell also has the error of a second simulation, from this file. Short times to first
+    token have no accuracy target, so no error is shown for them.
     """
     columns: dict[tuple[str | None, str, str], Row] = {}
     for name in filter(None, (file, other)):

@@ -57,7 +57,7 @@ def gains(results: Results, metric: str) -> dict[str, Floats]:
 
 
 def judge_end_to_end(results: Results) -> list[Part]:
-    """Judge claim 30: Preble is faster than round robin, and the gain grows with the rate."""
+    """Judge claim 30: Preble is faster than round robin, above all at high request rates."""
     parts = []
     ratios = {name: gains(results, metric) for name, metric in METRICS.items()}
     for name, found in ratios.items():
@@ -101,7 +101,7 @@ def _range(name: str, found: Floats, low: float, high: float) -> Part:
 def judge_ablation(results: Results) -> list[Part]:
     """Judge claim 31: each mechanism of Preble lowers latency.
 
-    In the paper, rebalancing lowers the P99 most, and priority groups lower only the P99.
+    In the paper, rebalancing lowers P99 latency most, and priority groups lower only P99 latency.
     """
     rate = RATES["tool-use"][-1]
     steps = {step: Key("fig5", "tool-use", step, rate) for step in ABLATION}

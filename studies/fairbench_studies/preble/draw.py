@@ -68,7 +68,7 @@ def rows(shown: Runs) -> list[dict[str, Any]]:
 def interval(runs: Sequence[Latency], metric: str) -> MeanInterval:
     """Return a metric's mean over the seeds with its 95% interval (Student's t).
 
-    If a seed left a request unfinished, the mean is infinite and has no interval.
+    If a request is unfinished with any seed, the metric's mean is infinite and has no interval.
     """
     values = [getattr(one, metric) for one in runs]
     return (

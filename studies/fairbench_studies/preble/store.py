@@ -86,7 +86,7 @@ def _latency(run: StoredRun) -> Latency:
 def latencies_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float, float]:
     """Return the mean and P99 latency in seconds of requests that arrive after ``warmup_s``.
 
-    If any request after the warm-up is unfinished, the mean and the P99 are infinite.
+    If any request after the warm-up is unfinished, both latencies are infinite.
     """
     counted = requests.arrival_s >= warmup_s
     taken_s = (requests.finish_s - requests.arrival_s)[counted]
@@ -97,7 +97,7 @@ def latencies_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float,
 def token_times_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float, float]:
     """Return the mean TTFT and TPOT in seconds of requests that arrive after ``warmup_s``.
 
-    Both the mean TTFT and the mean TPOT are infinite if any such request is unfinished. TPOT is the
+    The mean TTFT and TPOT are infinite if any request after ``warmup_s`` is unfinished. TPOT is the
     time per output token after the first token, so a request with one output token has no TPOT.
     """
     counted = requests.arrival_s >= warmup_s

@@ -43,8 +43,8 @@ SEEDS = range(5)
 class Drift(NamedTuple):
     """The results of one case: the well-behaved clients' service, and charges at workers.
 
-    ``shares`` has the well-behaved clients' share with each seed. ``apart`` is the largest
-    difference of a client's charges between workers, and ``bound`` the lowest bound on that
+    ``shares`` has the well-behaved clients' share of service with each seed. ``apart`` is the
+    largest difference of a client's charges between workers, and ``bound`` the lowest bound on that
     difference. ``unheard`` is the largest charge of which a router was not informed.
     """
 
@@ -56,7 +56,7 @@ class Drift(NamedTuple):
     unheard: float
 
     def changes(self, alone: Drift) -> NDArray[Any]:
-        """Return each seed's change in the share from one router (``alone``) in points."""
+        """Return, for each seed, by how many points ``shares`` exceeds one router's (``alone``)."""
         return np.asarray(100 * (np.array(self.shares) - np.array(alone.shares)))
 
 
@@ -127,7 +127,7 @@ def _drift(one: Case, seed: int) -> Drift:
 def charges(result: RunResult) -> tuple[float, float]:
     """Return the largest difference of a client's charges between workers, and a bound on it.
 
-    The bound is the client's longest prompt plus its largest unfinished output at a worker.
+    The bound on the difference is the client's longest prompt plus largest unfinished output.
     """
     table = result.requests
     column = {key: np.asarray(table[key]) for key in ("worker", "arrival_s", "finish_s")}
@@ -153,7 +153,7 @@ def charges(result: RunResult) -> tuple[float, float]:
 
 
 def peaks(events: Sequence[tuple[float, int, float]], *, difference: bool) -> float:
-    """Return the largest sum of charges at a worker, or the largest gap between workers."""
+    """Return a client's largest sum of charges at a worker, or largest gap between two workers."""
     sums, peak = dict.fromkeys(range(REPLICAS), 0.0), 0.0
     for _, worker, tokens in sorted(events):
         sums[worker] += tokens
@@ -176,12 +176,12 @@ def rows_of(found: Mapping[Case, Drift]) -> Iterator[list[str]]:
 
 
 def points(changes: NDArray[Any]) -> str:
-    """Return the mean and the standard deviation of changes as text."""
+    """Return the mean and the standard deviation of share changes (points) as text."""
     return f"{changes.mean():+.1f} ± {changes.std(ddof=1):.1f}"
 
 
 def picture(found: Mapping[Case, Drift]) -> None:
-    """Draw the change of the well-behaved clients' share, and the drift, by exchange interval."""
+    """Draw ``Drift.changes`` from one router, and ``Drift.apart``, by exchange interval."""
     alone = found[case()]
     shares = Panel(
         "change of the behaved clients' share, points",

@@ -29,7 +29,7 @@ def simulated(spec: ExperimentSpec) -> tuple[Simulation, float]:
 
 
 def results(cases: Iterable[Case], simulate: Callable[[Case], R]) -> dict[Case, R]:
-    """Simulate each case, and print the result of each case as soon as it is known."""
+    """Simulate each case of router settings, and print the case's result immediately."""
     found = {}
     for one in cases:
         found[one] = simulate(one)
@@ -53,7 +53,7 @@ class Panel(NamedTuple):
 def draw(path: Path, about: tuple[str, str], found: Mapping[Case, Any], *shown: Panel) -> None:
     """Draw panels with the routers' exchange interval on the x axis.
 
-    ``about`` holds the title and the source of the numbers.
+    ``about`` holds the figure's title, and a text on the source of the figure's values.
     """
     with paper_style():
         figure, (row,) = panels(1, len(shown), WIDTH_IN, HEIGHT_IN)

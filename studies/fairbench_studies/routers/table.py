@@ -77,7 +77,7 @@ def outcome(case: Case) -> Outcome:
     rates = [row["service_rate_tok_s"] for row in result.summary["clients"]]
     gap, most = gaps(spec, result)
     settings = dict(case)
-    # A router that loses messages may forget its peers; then no bound is proven.
+    # A router that loses messages may forget its peers; then no bound on the gap is proven.
     forgets = "lost" in settings and "forget_s" not in settings
     bound = 2 * (most + unheard + ahead) if is_heard(case) and not forgets else None
     return Outcome(rates[0] / sum(rates), sum(rates), gap, bound, unheard, ahead)
@@ -135,7 +135,7 @@ def write(found: Mapping[Case, Outcome]) -> None:
 
 
 def picture(found: Mapping[Case, Outcome]) -> None:
-    """Plot the error of the premium share, and the drift of charges, by exchange interval."""
+    """Plot premium's change of share from one router, and the charge gap, by exchange interval."""
     alone = found[case()].share
     shares = Panel("error of premium's share, points", lambda one: 100 * abs(one.share - alone))
     drift = Panel(
@@ -149,7 +149,7 @@ def picture(found: Mapping[Case, Outcome]) -> None:
 
 
 def main() -> None:
-    """Simulate all settings of the two routers, write the table, and draw the picture."""
+    """Simulate examples/two-routers.toml with all ``cases``, and write the table and picture."""
     found = results(cases(), outcome)
     write(found)
     picture(found)

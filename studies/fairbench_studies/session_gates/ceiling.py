@@ -3,9 +3,9 @@
     FAIRBENCH_DATA=FOLDER python studies session-gates-ceiling [SEED ...]
 
 The script simulates the runs that results/tables/session-gates-ceiling.csv lacks, by default for
-seeds 61 to 65, and writes two tables into docs/reference/gates.md. The first table has the worst
-well-behaved client's share in runs with all clients, without the heavy client, and with the worst
-client alone. The second table has the delay of the worst client's calls in each phase.
+seeds 61 to 65, and writes two tables into docs/reference/gates.md. A table of shares has the worst
+well-behaved client's service in percent of its fair share, with all clients, without the heavy
+client, or alone. A table of delays has the calls' delays by phase.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def lost_by_phase(requests: Requests, facts: Facts) -> Floats:
     """Return how long (s) the window's finished calls were delayed, compared with lone calls.
 
     The result has a row per client and a column per phase. All time in the gate and in an engine's
-    queue counts as lost. In prefill and decoding, only the time beyond that of a lone call counts.
+    queue is delay. Prefill and decoding are delayed by the time beyond that of a lone call.
     """
     chosen = (requests.status == FINISHED) & facts.window.holds(requests.arrival_s)
     own = requests.take(chosen)
@@ -154,7 +154,7 @@ def mean(scenario: str, run: str, name: str, most: float = inf) -> float:
 
 
 def ceiling_table() -> str:
-    """Return the table of shares, with a row per run and a column per scenario."""
+    """Return the table of the worst client's service in percent of its fair share, by run."""
     body = []
     for run in (*SHARED, WITHOUT_HEAVY, ALONE):
         cells = [f"{mean(scenario, run, 'worst_share', 1.0):.0%}" for scenario in RATES]
@@ -165,7 +165,7 @@ def ceiling_table() -> str:
 
 
 def lost_table() -> str:
-    """Return a table that divides the time lost under ``fair-sessions`` into phases."""
+    """Return a table that divides the delays of calls under ``fair-sessions`` into phases."""
     body = []
     for scenario in RATES:
         lost = [mean(scenario, "fair-sessions", f"lost_{phase}_s") for phase in PHASES]
@@ -175,7 +175,7 @@ def lost_table() -> str:
 
 
 def main(*seeds: str) -> None:
-    """Simulate the missing runs, and write the tables of service shares and of calls' lost time."""
+    """Simulate the missing runs, and write the tables of service and of calls' delays."""
     extend(tuple(map(int, seeds)) or SEEDS)
     shares, lost = ceiling_table(), lost_table()
     write_tables(PAGE, {f"{TABLE.stem}/shares": shares, f"{TABLE.stem}/lost": lost})

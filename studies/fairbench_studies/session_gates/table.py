@@ -78,7 +78,7 @@ def points(seeds: tuple[int, ...]) -> Iterator[tuple[str, float, str, int]]:
 
 
 Means = Mapping[tuple[str, str, str], Mapping[str, float]]
-"""The means over all seeds, by scenario, load and gate."""
+"""Mean metrics over all seeds, by scenario, load and gate."""
 
 
 def means() -> Means:
@@ -126,7 +126,7 @@ def load_table(found: Means) -> str:
 
 
 def draw(found: Means) -> None:
-    """Plot service against the longest wait of a call, and against the worst client's share.
+    """Plot service against the longest wait of a call, and against the minimum fair share.
 
     Each column of panels shows a scenario at the default load or at twice the default load.
     """

@@ -26,7 +26,7 @@ RULES = {
     "input": "each",
     "each": "each",
 }
-"""The names of the charging rules, by the value of the setting."""
+"""Names of charging rules, by value of the settings ``charge`` and ``sharing``."""
 Seeds = Sequence[Summary]
 
 

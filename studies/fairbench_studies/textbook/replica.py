@@ -1,7 +1,7 @@
 """The simulated replica and the load of the textbook's listing, for any local scheduler.
 
-As in the listing, prefill takes no time, memory is checked only when a request is admitted, and
-time is counted in steps.
+As in the textbook's listing, prefill takes no time, memory is checked only when a request is
+admitted, and time is counted in steps.
 """
 
 from __future__ import annotations

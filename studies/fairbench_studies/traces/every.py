@@ -4,8 +4,8 @@
     python studies traces-every results/runs/every-scheduler
 
 The script writes results/tables/traces-every.csv. For each trace, the table has the service (k
-tok/s), the minimum fair share and the P99 TTFT (s). A table cell also has the fraction of requests
-on time, if requests have deadlines, and the number of refused or unfinished requests.
+tok/s), the minimum fair share, the P99 TTFT (s), the fraction of requests on time (if requests have
+deadlines), and the number of refused or unfinished requests.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def table(summaries: Iterable[Summary], order: Iterable[str]) -> list[dict[str, 
 
 
 def main(folder: str) -> None:
-    """Read the folder with the runs, and write the table of traces and schedulers."""
+    """Write results/tables/traces-every.csv from the runs in ``folder``."""
     summaries = [run.summary for run in runs_in(Path(folder) / "runs")]
     names = set(map(name, summaries))
     order = sorted(names, key=lambda one: (one.startswith("gateway"), "+" in one, one))

@@ -53,5 +53,5 @@ def table(runs: Iterable[StoredRun]) -> list[dict[str, str]]:
 
 
 def main(folder: str) -> None:
-    """Read the folder with the runs, and write the table of traces."""
+    """Write results/tables/traces.csv from the runs in ``folder``."""
     write("traces", table(runs_in(Path(folder) / "runs")))

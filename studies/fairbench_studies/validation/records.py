@@ -28,7 +28,7 @@ def kind_of(path: Path) -> Kind:
     records = [place.value for place in records_of(path)]
     if not records:
         raise DataError(f"{path}: holds no records")
-    # Prefer a record with all fields of a kind of run to a record with only the first field.
+    # Prefer a record with all fields of a ``Kind`` to a record with only the Kind's first field.
     for least in (None, 1):
         for record in records:
             for kind in Kind:

@@ -1,12 +1,11 @@
 """Service in time windows of a run, computed alike for simulation and measurement.
 
-Service is counted until the last arrival, and in slices of this period. Service after the last
+Windows are the time from first to last arrival, and slices of this time. Service after the last
 arrival shows nothing about a scheduler, because the clients' totals at the end depend on the trace.
 
 Measured requests have only the times of arrival, first token and completion. A client is assumed to
-receive service for the input and the first output token at the time of the first token. Later
-output tokens are spread evenly until completion. VTC-artifact spreads the service for the input
-over the decode as well.
+receive service for the input and the first output token at the time of the first token. All other
+output tokens, and in VTC-artifact also the input, are spread evenly until completion.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ RATE_TARGET_PCT = 5.0
 # An error of at most ``TINY_SHARE_PCT`` percent of the window's total service is always accepted.
 TINY_SHARE_PCT = 1.0
 # In a slice, the accepted error of a client's service is 15% of its own service, or 5% of the
-# service of all clients. A slice has time for about six minibatches, so 15% is about one minibatch.
+# service of all clients. A minibatch has about 15% of a slice's service.
 SLICE_TARGET_PCT, SLICE_SHARE_PCT = 15.0, 5.0
-# Jain's index changes by ``JAIN_TOLERANCE`` if two clients have rates of 1 : 2 and the largest
-# accepted errors, one rate too high and the other too low.
+# With service rates of 1 : 2, Jain's index changes by ``JAIN_TOLERANCE`` if one rate is too high
+# and the other too low, both by their largest accepted errors.
 JAIN_TOLERANCE, SLICE_JAIN_TOLERANCE = 0.025, 0.075
 
 
@@ -68,7 +67,7 @@ class Window:
 
     @property
     def jain_within(self) -> bool:
-        """Whether Jain's index meets its target, or is undefined in both runs."""
+        """Whether Jain's index meets its target, or is undefined in simulation and measurement."""
         undefined = isnan(self.jain.simulated), isnan(self.jain.measured)
         off = abs(self.jain.simulated - self.jain.measured)
         return all(undefined) or off <= self.jain_tolerance
@@ -104,7 +103,7 @@ class TTFT:
 
 
 def windows(simulated: Trace, measured: Trace, weights: ServiceWeights) -> tuple[Window, ...]:
-    """Compare service from the first to the last arrival, and in slices of this period."""
+    """Compare simulated with measured service from first to last arrival, and in time slices."""
     spans = spans_of(measured)
     return tuple(
         _window(simulated, measured, weights, span, cut=number > 0)

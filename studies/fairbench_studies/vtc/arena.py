@@ -45,7 +45,7 @@ def judge_limits(seeds: Seeds) -> list[Part]:
 
 
 class Row(NamedTuple):
-    """The name of a run, with the measured mean and variance of the service difference."""
+    """A run's name, and the measured mean and variance of clients' service differences."""
 
     run: str
     mean: float

@@ -1,8 +1,8 @@
 """The measures of VTC-artifact: service in windows, service differences, response times.
 
-Measured requests have only the times of arrival, first token and completion. A request's service
-(input + 2 x output tokens by default) is therefore spread evenly from the first to the last token.
-A refused request has no service. Source: [VTC-artifact] 192c2e2, fair_bench/plot/.
+Measured requests have only the times of arrival, first token and completion, so a request's service
+(input + 2 x output tokens by default) is spread evenly from the first to the last token. A refused
+request has no service. Source: [VTC-artifact] 192c2e2, fair_bench/plot/.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def differences(trace: Trace, weights: ServiceWeights = WEIGHTS) -> Differences:
 def response_times(trace: Trace, points_s: Floats, window_s: float = WINDOW_S) -> Floats:
     """Return the mean time to first token (s) in windows, shape (clients, points).
 
-    A mean is NaN if no request of the client had its first token in the window.
+    A client's mean is NaN in a window in which none of its requests had its first token.
     """
     served = trace.finished
     latency_s = trace.first_token_latency_s[served]

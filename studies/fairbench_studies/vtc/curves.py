@@ -67,7 +67,7 @@ def response_panel(trace: Trace, title: str, chosen: Sequence[int] | None = None
 
 
 def difference_panel(traces: Mapping[str, Trace], title: str) -> Panel:
-    """Return a panel with each run's accumulated service difference until the last arrival."""
+    """Return a panel with clients' accumulated service difference in each run."""
     curves = []
     for name, trace in traces.items():
         at = even_points(_end_s(trace))

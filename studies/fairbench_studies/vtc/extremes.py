@@ -85,10 +85,10 @@ def _alone(requests: Requests, clients: int) -> Iterator[tuple[int, int]]:
 def largest_unasked(
     requests: Requests, service: ServiceRows, clients: int, horizon_s: float
 ) -> float:
-    """Return the most by which an equal share exceeds a waiting client's requested tokens.
+    """Return the most by which equal service exceeds the tokens a waiting client requested.
 
-    [VTC] Theorem 4.13 bounds the returned value. Since the client began to wait, all clients
-    received the service T, and n clients sent requests. The equal share is T / n.
+    [VTC] Theorem 4.13 bounds the returned value. Equal service is all service since the waiting
+    client began to wait, divided by the number of clients that sent requests since then.
     """
     history, queued = ServiceHistory.of(service, clients), waits(requests, horizon_s)
     order = np.argsort(requests.arrival_s, kind="stable")
@@ -119,7 +119,7 @@ class _Arrivals(NamedTuple):
     tokens: Floats
 
     def since(self, start_s: float, times_s: Floats, client: int) -> tuple[Floats, Ints]:
-        """Count the tokens that ``client`` requested, and the clients with requests, by each time.
+        """Return ``client``'s requested tokens, and the number of requesting clients, at each time.
 
         Requests before ``start_s`` are not counted.
         """

@@ -2,8 +2,8 @@
 
     python studies vtc-trace real_trace.pkl vtc_arena_trace.jsonl.gz
 
-A malicious pickle can execute code when it is read. This reader therefore creates only lists,
-strings, numbers and the trace's requests, and refuses every other class in the file.
+A malicious pickle can execute code when it is read, so this reader creates only lists, strings,
+numbers and the trace's requests, and refuses every other class in a pickle.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _OnlyRequests(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> type:
         if name == REQUEST:
             return _Request
-        raise pickle.UnpicklingError(f"it would load {module}.{name}, which a trace does not need")
+        raise pickle.UnpicklingError(f"the file would load {module}.{name}, which no trace needs")
 
 
 def trace_rows(path: Path) -> Iterator[dict[str, Any]]:

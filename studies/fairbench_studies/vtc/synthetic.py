@@ -123,7 +123,7 @@ def judge_pauses(seeds: Seeds) -> list[Part]:
 
 
 def _done_in_phase(trace: Trace) -> float:
-    """Return the fraction of client 0's requests that end in the ON phase of their arrival."""
+    """Return the fraction of client 0's requests that end in the ON phase in which they arrive."""
     mine = trace.client == trace.clients[0]
     at_s = trace.req_time_s[mine]
     off_s = at_s // (2 * PHASE_S) * 2 * PHASE_S + PHASE_S
@@ -148,8 +148,8 @@ def _phases(trace: Trace, first_s: float) -> Floats:
 def judge_poisson(seeds: Seeds) -> list[Part]:
     """Judge service differences: their bound while both clients wait, and their size after 30 s.
 
-    The paper leaves out the first 30 s, in which one client has too few queued requests. A second
-    verdict includes these 30 s.
+    A first verdict leaves out the first 30 s, as the paper does, because one client has too few
+    queued requests. A second verdict includes the first 30 s.
     """
     parts = []
     for suffix, figure, measured in (("", "Fig. 7", 5_235), ("-2", "Fig. 8", 1_281)):
@@ -171,7 +171,7 @@ def judge_poisson(seeds: Seeds) -> list[Part]:
 def _differences(
     seeds: Seeds, name: str, figure: str, measured: int, start_s: float
 ) -> tuple[Part, Part]:
-    """Judge the service difference under VTC, and how many times larger it is under FCFS."""
+    """Judge VTC's service difference by the paper's value, and how much larger FCFS's is."""
 
     def difference(trace: Trace) -> float:
         return difference_of(trace, start_s)
@@ -201,7 +201,7 @@ def judge_isolation(seeds: Seeds) -> list[Part]:
 
 
 def judge_shift(seeds: Seeds) -> list[Part]:
-    """Judge whether LCF (least counter first) repays service that a client missed while off."""
+    """Judge whether LCF (least counter first) repays a client for time without requests."""
 
     def share(trace: Trace) -> float:
         found = rates(trace, 300, 600)

@@ -61,7 +61,7 @@ class TreeOfThoughtArrivals:
         )
 
     def on_finish(self, request: Request) -> None:
-        """Allow later requests to continue this request, unless the last tree level is reached."""
+        """Allow later prompts to extend this request's prompt, up to a depth of ``LEVELS``."""
         prompt, depth = self._under_way.pop(request.request_id)
         if depth + 1 < LEVELS:
             self._finished.append((prompt, depth))

@@ -69,7 +69,7 @@ class CentralDLPM:
         A request reserves KV memory for its uncached prompt and for ``max_new_tokens``.
 
         Args:
-            matched: The number of cached prompt tokens of each queued request at the worker.
+            matched: The number of prompt tokens that this worker caches, by queued request.
             free_tokens: The free KV memory of the worker in tokens.
         """
         turn = _Turn(self.queue, matched)

@@ -1,7 +1,7 @@
 """The measured cost of a central DLPM scheduler ([DLPM] §5.1, Fig. 4).
 
 The scheduler's CPU time and the time for messages between processes are measured on this machine.
-The workers' caches are simulated. Figure 4 compares the cost with a simulated decode step.
+The workers' caches are simulated. Figure 4 compares the scheduler's time with a decode step.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class RoundCost:
     ``waiting`` is the number of queued requests. ``synchronisation_ms`` is the wall time until all
     workers have reported to the scheduler and have received requests from it. ``update_ms`` is the
     scheduler's CPU time for updating its copies of the prefix trees, ``match_ms`` for matching
-    every request in every tree, and ``dispatch_ms`` for sorting and dispatching. Each time is the
-    lowest decile over many rounds, because other work on the machine can only lengthen a round.
+    every request in every tree, and ``dispatch_ms`` for sorting and dispatching. Measured times are
+    lowest deciles over many rounds, because other work on the machine can only lengthen a round.
     """
 
     workers: int

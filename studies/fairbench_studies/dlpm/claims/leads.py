@@ -1,4 +1,4 @@
-"""Service deficits across workers, waits of newcomers, and idle workers, from stored runs."""
+"""Functions that measure service deficits, newcomers' waits and idle workers in stored runs."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def lead_over(backlog: Backlog, service: ServiceRows, clients: int) -> float:
 def newcomer_wait(run: StoredRun) -> float:
     """Return the most service that other clients received while a newcomer's first request waited.
 
-    The result is a total over clients and workers (Theorems A.2 and A.4), and NaN if the run has no
-    newcomer.
+    The service is summed over the other clients and all workers (Theorems A.2 and A.4). It is NaN
+    if the run has no newcomer.
     """
     return float(derived(run, "newcomer wait", lambda: _newcomer_wait(run)))
 
@@ -122,7 +122,7 @@ def _after_idle_times(requests: Requests, horizon_s: float) -> _Firsts:
 class IdleShares(NamedTuple):
     """Fractions of worker time in which a worker computes nothing while a request waits.
 
-    In ``own``, the request waits at the idle worker; in ``another``, it waits at another worker.
+    ``own`` counts requests that wait at the idle worker, ``another`` requests at another worker.
     """
 
     own: float

@@ -42,8 +42,8 @@ def draw_claims_map(
 ) -> None:
     """Run missing simulations, then write pictures and tables that show where claims hold.
 
-    Raises Interrupted after a signal. If simulations failed, draws the finished runs and then
-    raises RunFailed.
+    Raises Interrupted after a signal. If simulations failed, the function draws the finished runs
+    and then raises RunFailed.
     """
     check_drawable()
     seeds = QUICK_SEEDS if quick else SEEDS

@@ -21,7 +21,7 @@ class Pair:
     """The claim that a metric is larger under the scheduler ``above`` than under ``below``.
 
     The claim holds if the ratio ``above / below`` exceeds ``flip``. If ``is_ratio`` is false, the
-    difference ``above - below`` is compared with ``flip`` instead.
+    claim holds if the difference ``above - below`` exceeds ``flip``.
     """
 
     name: str

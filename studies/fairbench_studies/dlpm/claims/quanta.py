@@ -127,7 +127,7 @@ def judge_all_well_behaved(cells: Sequence[SchedulerResults]) -> list[Part]:
 def judge_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Judge whether a larger Q^u trades fairness for throughput, along a new Pareto frontier.
 
-    Only runs in which clients start without credit count, as in Algorithm 1 of the DLPM paper.
+    Runs in which new clients start with credit, unlike in Algorithm 1 of [DLPM], are ignored.
     """
     cells = [cell for cell in cells if not fig1.joins_with_quantum(cell)]
     swept = swept_over(cells, fig1.quantum_of)
@@ -185,7 +185,7 @@ def _frontier(cells: Sequence[SchedulerResults], swept: Swept) -> list[Part]:
 
 
 def _beyond(swept: Swept, ends: Sequence[BySeed], metric: str) -> tuple[int, int]:
-    """Count a sweep's points beyond the line from VTC to LPM, and points that neither dominates."""
+    """Count points beyond the line from VTC to LPM, and points dominated by neither VTC nor LPM."""
     (x0, y0), (x1, y1) = ((mean_over(of, metric), mean_over(of, RATE)) for of in ends)
     points = [(mean_over(of, metric), mean_over(of, RATE)) for of in swept.values()]
     # A point beyond the line from VTC (fair, slow) to LPM (fast, less fair) is better than any

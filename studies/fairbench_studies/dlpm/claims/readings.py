@@ -1,9 +1,9 @@
 """Verdicts under other readings of the paper, for the column "holds under" of the claims table.
 
 A reading is an interpretation of an unclear point of the paper, and changes one setting.
-``seeds/readings.csv`` has runs of figure 7 on four replicas, with and without this change. The
-claims table shows a verdict with the change only if the runs without the change give the same
-verdict as all configurations of figure 7.
+``seeds/readings.csv`` has runs of figure 7 on four replicas, with default and with changed
+settings. The claims table shows a reading's verdict only if the runs with default settings give the
+same verdict as all configurations of figure 7.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def outcomes_of(claims: Sequence[Claim], cells: Sequence[SchedulerResults]) -> O
 
 
 def at_rerun(claims: Sequence[Claim], folder: Path) -> Mapping[str, Tried]:
-    """Return the verdicts from runs on four replicas, for each interpretation in ``AT_RERUN``."""
+    """Return the verdicts on claims under each reading in ``AT_RERUN``, from ``RERUN_FILE``."""
     path = folder / RERUN_FILE
     if not path.exists():
         return {}
@@ -94,9 +94,9 @@ def _shows(cell: SchedulerResults, reading: Reading) -> bool:
 
 
 def with_long_qa(claims: Sequence[Claim], cells: Sequence[SchedulerResults]) -> Mapping[str, Tried]:
-    """Return the verdicts if the KV pool has space for all documents of the workload long-qa.
+    """Return the verdicts on claims if the KV pool has space for all documents of long-qa.
 
-    Other verdicts of the rerun leave out long-qa, which was simulated with several KV pool sizes.
+    The workload long-qa was simulated with several KV pool sizes, so ``at_rerun`` leaves it out.
     """
     in_pools = [cell for cell in cells if cell.combined["workload"] == LONG_QA]
     held = [cell for cell in in_pools if _shows(cell, LONG_QA_POOL)]
@@ -108,7 +108,7 @@ def with_long_qa(claims: Sequence[Claim], cells: Sequence[SchedulerResults]) -> 
 def in_long_qa(
     claims: Sequence[Claim], cells: Sequence[SchedulerResults], folder: Path
 ) -> Mapping[str, Tried]:
-    """Return the verdicts if only the workload long-qa has another quantum Q^w."""
+    """Return the verdicts on claims if Q^w is changed only in the workload long-qa."""
     path = folder / LONG_QA_FILE
     if not path.exists():
         return {}

@@ -21,7 +21,7 @@ from fairbench_studies.kit.tally import MOST, part_of
 from fairbench_studies.kit.values import chosen, mean_of
 
 FLAT = 0.05  # a curve is flat if its maximum exceeds its minimum by at most this fraction
-FAR = 0.10  # DLPM's service rate is near LPM's if they differ by at most this fraction
+FAR = 0.10  # DLPM's service rate is near LPM's if it is at least ``1 - FAR`` times LPM's
 NEAR = Pair("DLPM over LPM", RATE, "dlpm", "lpm", 1 - FAR)
 BAND_PCT = (25, 55)  # overheads, in % of a decode step, that count as the paper's "about 40%"
 # Figure 4 was measured ``OTHER_RUNS`` more times on a shared machine. With 8 replicas and 200
@@ -68,9 +68,9 @@ def _flat(text: str, values: Collection[float]) -> Part:
 
 
 def judge_central(timings: Timings) -> list[Part]:
-    """Judge whether a central scheduler's overhead grows, and is about 40% of a decode step.
+    """Judge whether central scheduling costs 40% of a decode step, more with replicas or queue.
 
-    Measured times vary between runs, so the value of 40% is judged over all known runs of figure 4.
+    Overheads vary between runs of figure 4, so the part about 40% is judged over all known runs.
     """
     pct = {(int(p["workers"]), int(p["waiting"])): overhead_pct(p) for p in timings.points}
     shown = pct[REPLICAS, QUEUE]

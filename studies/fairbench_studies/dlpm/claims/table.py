@@ -209,14 +209,14 @@ def stored_settings(folder: Path) -> list[Setting]:
 
 
 def with_four(sources: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the data of figures, with an entry for figure 7's runs on four replicas added."""
+    """Return ``sources`` with an additional entry for figure 7's runs on four replicas."""
     if "fig7" not in sources:
         return sources
     return {**sources, AT_FOUR: on_four_replicas(sources["fig7"])}
 
 
 def with_tests(settings: Sequence[Setting]) -> list[Setting]:
-    """Add the results of tests, which decide some claims, to the default settings."""
+    """Return ``settings`` with the tests as another source of claims at the default settings."""
     return [
         one._replace(sources={**one.sources, TESTS: ByTests()}) if one.title == AT_DEFAULTS else one
         for one in settings

@@ -33,7 +33,7 @@ class Statement(NamedTuple):
 
     @property
     def part(self) -> Part:
-        """The statement and its verdict as a ``Part``, with the name of the deciding test."""
+        """This statement as part of a claim, with its verdict and the name of its test."""
         return Part(self.text, self.outcome, f"{self.shown} (`{self.test}`)", under=self.under)
 
 

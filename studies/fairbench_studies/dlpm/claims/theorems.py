@@ -40,7 +40,7 @@ def judge_bound(
 
     Args:
         cells: The results of a figure, by configuration and scheduler.
-        theorem: The theorem that proves the bound, as named in run summaries.
+        theorem: The theorem's name in run summaries.
         measured: A function that returns the service difference that the theorem bounds.
         scheduler: The scheduler whose runs are checked.
         times: A function that returns the factor by which a run's stored bound is multiplied.
@@ -72,7 +72,7 @@ def _bounded_by(run: StoredRun, theorem: str, scheduler: str) -> bool:
 
 
 def others(run: StoredRun) -> float:
-    """Return the number of other clients, by which Theorems A.2 and A.4 multiply the bound."""
+    """Return the number of other clients, a factor in the bounds of Theorems A.2 and A.4."""
     return float(len(run.summary["clients"]) - 1)
 
 
@@ -91,9 +91,9 @@ def judge_as_printed(cells: Sequence[SchedulerResults]) -> list[Part]:
 def judge_round_robin(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Judge whether VTC's bounds hold on several workers (Theorem A.6).
 
-    Theorem A.6 multiplies VTC's bounds for one worker by the number of workers. The bounds for one
-    worker are 2U between two clients with waiting requests ([VTC] Theorem 4.4), and 4U against any
-    other client ([VTC] Theorem 4.9). U is the largest charge for requests that are admitted.
+    Theorem A.6 multiplies VTC's bounds for one worker by the number of workers. On one worker, the
+    services of two clients with waiting requests differ by at most 2U ([VTC] Theorem 4.4), and of
+    such a client and any other by 4U (Theorem 4.9). U is the largest charge for admitted requests.
     """
     judge = partial(judge_bound, cells, theorem="VTC Theorem A.6", scheduler="vtc")
     said = "the largest difference is"

@@ -1,8 +1,8 @@
 """Claims 1 to 4 and 7 of the DLPM paper: throughput in figure 7, by several measures.
 
 The service rate counts cached input, so over a fixed window, the rate favours schedulers that serve
-the client with the most cached input. Two other measures favour no scheduler: output tokens, and
-the time until all programs have finished.
+the client with the most cached input. The number of output tokens, and the time until all programs
+have finished, favour no scheduler.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def parts_apart(
 ) -> list[Part]:
     """Return the parts of a claim: one for several replicas, and one for a single replica.
 
-    If clients compete in only one of these two cases, the claim has one part for all runs. With one
-    replica, RR+LPM is LPM, and D2LPM is DLPM. ``ours`` describes the results of ``tallies``, the
-    first of which uses the paper's measure of throughput.
+    If clients compete only with several replicas, or only with one, the claim has a single part.
+    With one replica, RR+LPM is LPM, and D2LPM is DLPM. ``ours`` describes the results of
+    ``tallies``, the first of which uses the paper's measure of throughput.
     """
     alone = [one.within(is_alone) for one in tallies]
     several = [one.within(lambda place: not is_alone(place)) for one in tallies]
@@ -87,7 +87,7 @@ def parts_apart(
 
 
 def extremes(tallies: Sequence[Tally]) -> str:
-    """Return, as text, the range of values in the first tally."""
+    """Return, as text, the range of throughput gains by the paper's measure."""
     return tallies[0].extremes
 
 
@@ -154,7 +154,7 @@ def judge_worst_case(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_missing(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Report on two results that the paper leaves out, without a verdict."""
+    """Report results that [DLPM] leaves out: Preble on one replica, and ``HARD`` on eight."""
     at = by_place(cells)
     alone = any("preble" in at[place] for place in at if place.dp == 1)
     ends = ", ".join(

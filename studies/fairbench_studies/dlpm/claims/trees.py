@@ -91,9 +91,9 @@ def _responses(runs: Runs, others: Sequence[str]) -> dict[str, Responses]:
 
 
 class Stall(NamedTuple):
-    """The longest response time of clients 1 and 2 under Preble, and the least busy period.
+    """The longest response time of clients 1 and 2 under Preble, and the workers' idlest period.
 
-    ``busy`` is the workers' busy fraction in the least busy period, which starts at ``since_s``.
+    ``busy`` is the workers' lowest busy fraction over ``STALL_S`` seconds, from ``since_s`` on.
     """
 
     longest_s: float
@@ -198,7 +198,7 @@ def judge_equal_service(cells: Sequence[SchedulerResults]) -> list[Part]:
 def while_all_active(run: StoredRun) -> Floats:
     """Return each client's service while all clients are active, shape (2, clients).
 
-    Row 0 of the array leaves out cached input tokens, and row 1 includes them.
+    Row 0 has the service without cached input tokens, and row 1 the service with cached input.
     """
     found: Floats = derived(run, "service while all are active", lambda: _services(run))
     return found

@@ -29,8 +29,8 @@ class CodeBalance:
     """Load balancing that moves cheap key nodes of the prefix tree to the GPU with the least load.
 
     The key node of a request is the deepest node on the prompt's path with more tokens than the
-    path above the node. If a GPU has only one key node, the node is not moved. The node is copied
-    once the time to first token of its requests has doubled.
+    path above the node. If a GPU has only one key node, the node is not moved. Instead, the node is
+    copied to the GPU with the least load once the TTFT of its requests has doubled.
     """
 
     def __init__(self, params: BalanceParams, load: CodeLoad) -> None:
@@ -83,7 +83,7 @@ class CodeBalance:
                 return
 
     def _has_doubled(self, node: PrebleNode, worker: int, now_s: float) -> bool:
-        """Return whether the time to first token grew by ``autoscale_factor`` within the window."""
+        """Return whether ``node``'s TTFT grew by ``autoscale_factor`` within the time window."""
         halves = node.waits[worker].halves(now_s) if worker in node.waits else None
         return halves is not None and halves[1] >= self._params.autoscale_factor * halves[0]
 

@@ -30,13 +30,13 @@ class PrebleE2Code(PrefixRouter):
     """The router E2 of the published code, which *allocates* GPUs to nodes of the prefix tree.
 
     If a request's own leaf has fewer tokens than the path above the leaf, the request goes to a GPU
-    that is allocated to the path's deepest node. If not, the request goes to the GPU with the
-    highest hit ratio, or to the least loaded GPU if all hit ratios are below ``hit_ratio``.
+    that is allocated to the path's deepest node. Any other request goes to the GPU with the highest
+    hit ratio, or to the least loaded GPU if all hit ratios are below ``hit_ratio``.
 
     The load of a key node (see ``CodeBalance``) is the prefill time of uncached tokens, divided
     among the node's GPUs, plus the decoding time of unfinished requests. If the loads differ too
     much, the cheapest key nodes move from the most to the least loaded GPU. A GPU's only key node
-    is copied after the time to first token of its requests has doubled.
+    is copied once the TTFT of the node's requests has doubled.
 
     This class differs from Preble's code in three ways. Preble's code returns a GPU's position in a
     list of candidates, not the GPU. Prefill times do not include attention. GPUs with equal values

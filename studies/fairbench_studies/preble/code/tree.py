@@ -25,7 +25,7 @@ class KeyCount:
 
     @property
     def miss_rate(self) -> float:
-        """The uncached fraction of prompt tokens: the tokens in the requests' own leaves."""
+        """The fraction of prompt tokens that are in the requests' own leaves, and so uncached."""
         return 1 - self.context_tokens / self.prompt_tokens
 
 
@@ -112,8 +112,8 @@ class CodeTree(PrebleTree):
         for counts in self.under_way.values():
             if lower in counts:
                 counts[upper] = counts[lower]
-        # A key node must be longer than the path above it. After the split, only ``upper`` can be a
-        # key node.
+        # A key node must be longer than the path above it. If a key node is split, only ``upper``
+        # can be a key node.
         if lower in self.keys and key_portion(lower) is not lower:
             key = self.keys.pop(lower)
             key.node = upper

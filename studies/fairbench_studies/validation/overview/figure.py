@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 WIDTH_IN, HEIGHT_IN, DPI = 11.0, 7.0, 110
 ERROR_LIMIT_PCT = 45.0  # a larger error is drawn at the edge of the panel, as a number
 # Numbers at the edge of a panel overlap if their measured values are closer than ``NEAR`` powers of
-# ten. If numbers would overlap, only the largest error is written as a number.
+# ten. If numbers would overlap, only the number of the largest error is written.
 NEAR = 0.4
 MARKERS = "osD^vP*X"  # one marker for each engine
 
@@ -26,8 +26,8 @@ MARKERS = "osD^vP*X"  # one marker for each engine
 def draw(points: Sequence[Point], paths: Sequence[Path]) -> None:
     """Draw the picture to each path, in the format of the path's suffix.
 
-    The upper panels show the metrics' values, and the lower panels show their errors. Equal points
-    give byte-identical SVG files. Requires matplotlib.
+    The upper panels show simulated and measured values; the lower panels show simulation errors.
+    Equal points give byte-identical SVG files. Requires matplotlib.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure

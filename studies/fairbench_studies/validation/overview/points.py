@@ -150,7 +150,7 @@ def _first_token(simulated: ServingRun, run: ServingRun) -> Pair:
 
 
 def _defined(throughput: Pair, time_per_token: Pair, first_token: Pair) -> dict[str, Pair]:
-    """Return the metrics with a defined error; a short TTFT, which has no target, is left out."""
+    """Return the metrics with a defined simulation error and, if TTFT is short, without TTFT."""
     if not first_token.measured > LONG_TTFT_S:
         first_token = Pair(np.nan, np.nan)
     pairs = dict(zip(METRICS, (throughput, time_per_token, first_token), strict=True))

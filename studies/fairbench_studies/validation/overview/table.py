@@ -33,8 +33,8 @@ class Row(NamedTuple):
         tested: The runs to which neither a timing profile nor a cost was fitted.
         fitted: The number of runs to which a timing profile or a cost was fitted.
         repeats: The number of sets of repeated runs.
-        spreads_pct: For each metric, the largest spread in a set of repeated runs. A spread is the
-            difference between the largest and the smallest value in percent of the mean.
+        spreads_pct: For each metric, the largest spread: the difference between the largest and the
+            smallest measured value in a set of repeated runs, in percent of the set's mean.
     """
 
     server: tuple[str, str, str]
@@ -45,7 +45,7 @@ class Row(NamedTuple):
     spreads_pct: dict[str, float]
 
     def errors_pct(self, metric: str) -> list[float]:
-        """Return a metric's errors in percent, for the runs that were not used for a fit."""
+        """Return a metric's simulation errors (%) for the runs that were not used for a fit."""
         return errors_pct(self.tested, metric)
 
     def as_dict(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class Row(NamedTuple):
 
 
 def errors_pct(points: Sequence[Point], metric: str) -> list[float]:
-    """Return a metric's errors in percent, for the runs in which the metric is defined."""
+    """Return a metric's simulation errors (%) for the runs in which the metric is defined."""
     errors = (point.pairs[metric].error_pct for point in points if metric in point.pairs)
     return [error for error in errors if error is not None]
 
@@ -89,7 +89,7 @@ def _row(server: tuple[str, str, str], prompts: str, points: list[Point]) -> Row
 
 
 def _spread_pct(repeats: Sequence[Point], metric: str) -> Iterator[float]:
-    """Yield the spread in percent of a set of repeated runs, if at least two values are known."""
+    """Yield the spread of a metric in a set of repeated runs, if two measured values are known."""
     values = [one.pairs[metric].measured for one in repeats if metric in one.pairs]
     if len(values) > 1:
         yield 100 * (max(values) - min(values)) * len(values) / sum(values)

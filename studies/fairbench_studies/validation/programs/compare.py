@@ -26,8 +26,8 @@ ALONE_INDEX, UNEQUAL = 0.9995, 2.0
 class ProgramComparison:
     """The metrics of a measured run of programs and of its simulation.
 
-    Service is in tokens/s (input + 2 x output). No value of the simulation was fitted to this run.
-    ``notes`` names the values of the simulation that were fitted to other runs.
+    Service is in tokens/s (input + 2 x output). No value of the simulation was fitted to the
+    measured run. ``notes`` names the values of the simulation that were fitted to other runs.
     """
 
     name: str

@@ -26,7 +26,7 @@ _PROGRAMS = re.compile(r"(\d{1,9}) programs? a user")
 _TOKENS = re.compile(r"average (\d[\d,]{0,11}(?:\.\d+)?) tokens")
 # ``SYSTEM_TOKENS`` follows from the log, in which an article has 13,222 characters, or 13,386 with
 # the system text. Each user must have a separate system text: in the first LPM run, users 1 and 2
-# finish no request before user 0 is done. With a common text, LPM would mix their requests.
+# finish no request before user 0 is done. With a common system text, LPM would mix requests.
 SYSTEM_TOKENS = 33
 LEAST_PROMPT_TOKENS = SYSTEM_TOKENS + 1  # an article has at least one token
 
@@ -135,7 +135,7 @@ def _text(record: Mapping[str, Any], field: str, where: str) -> str:
 
 
 def _options(text: str, where: str) -> dict[str, list[str]]:
-    """Return the values of each known option. If an option is repeated, its last use counts."""
+    """Return the values of a command line's known options. The last use of an option counts."""
     found: dict[str, list[str]] = {}
     values: list[str] = []
     try:

@@ -11,8 +11,8 @@ from fairbench.engine.vllm import VLLMReplica
 class AsyncVLLMReplica(VLLMReplica):
     """A worker that schedules each step when the previous step begins.
 
-    If a request arrives during step i, it can therefore join step i + 2 at the earliest.
-    An idle worker starts a request immediately.
+    When step i begins, step i + 1 is scheduled. A request that arrives during step i can join step
+    i + 2 at the earliest. An idle worker starts a request immediately.
     """
 
     def __init__(self, *args: Any) -> None:

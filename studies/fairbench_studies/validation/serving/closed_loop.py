@@ -68,8 +68,8 @@ class EventLoop:
     """The thread of a load generator that counts the tokens of each answered prompt.
 
     Answers that arrive while the thread counts tokens are read afterwards, together. When the
-    tokens of all their prompts are counted, ``go_on`` is called for each answer. ``read_ps`` holds
-    the time (ps) at which the answer of each request was read.
+    thread has counted all their prompts' tokens, it calls ``go_on`` for each answer. ``read_ps``
+    holds the time (ps) at which the answer of each request was read.
     """
 
     def __init__(self, clock: Clock, tokens: Sequence[int], go_on: Callable[[], None]) -> None:
@@ -88,7 +88,7 @@ class EventLoop:
             self._count()
 
     def reads_at(self, time_ps: int) -> int:
-        """Return the time (ps) at which the thread reads a token that arrives at ``time_ps``."""
+        """Return the time (ps) at which the client reads a token that arrives at ``time_ps``."""
         return max(time_ps, self._ends_ps[bisect_right(self._starts_ps, time_ps)])
 
     def _count(self) -> None:
@@ -113,7 +113,7 @@ class ClosedLoop:
 
     The latency of a request counts from the request's creation. Requests are sent in order of
     creation, each as soon as one of the ``connections`` is free. If ``counted`` (the tokens of each
-    prompt) is given, counting an answer's prompt tokens delays the next request.
+    prompt) is given, the load generator counts an answered prompt's tokens before the next request.
     """
 
     def __init__(

@@ -17,13 +17,13 @@ from fairbench_studies.validation.serving.measured import ServingRun
 from fairbench_studies.validation.serving.prompts import refused_by_length, requests_of
 from fairbench_studies.validation.windows import TTFT, WEIGHTS, Window, windows
 
-# ``RATE_TARGET_PCT`` is the largest accepted error of throughput, of each client's service rate,
-# and of the time per output token.
+# ``RATE_TARGET_PCT`` is the largest accepted error of simulated throughput, time per output token
+# and clients' service rates.
 RATE_TARGET_PCT = 5.0
-# ``P50_TARGET_PCT`` and ``P99_TARGET_PCT`` are the largest accepted errors of a long TTFT.
+# ``P50_TARGET_PCT`` and ``P99_TARGET_PCT`` are those of a long simulated TTFT.
 P50_TARGET_PCT, P99_TARGET_PCT = 20.0, 30.0
 JAIN_TARGET = 0.02
-REFUSED_TARGET = 0.01  # largest accepted difference in refused requests, as a fraction of all
+REFUSED_TARGET = 0.01  # largest error of simulated refusals, as a fraction of all requests
 
 
 @dataclass(frozen=True, slots=True)

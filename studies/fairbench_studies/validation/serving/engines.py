@@ -39,10 +39,10 @@ CLOSED_MEM_FRACTION = 0.85
 SYNC_HOST_MS = 2.5
 """The time (ms) that the GPU idles between two steps of vLLM with synchronous scheduling.
 
-A design of asynchronous scheduling (vLLM issue 10634) reports an idle time of 5 to 6 ms, and
-expects 2 to 3 ms without conflicts between threads. Profiles measured on a server already contain
-this idle time of the GPU. With asynchronous scheduling, the GPU never waits for the host, so
-``host_ms`` of profiles that were not measured on a server is set to 0.
+vLLM issue 10634 reports that the GPU idles 5 to 6 ms between steps, and expects 2 to 3 ms if the
+server's threads do not block each other. Profiles measured on a server contain this idle time. With
+asynchronous scheduling, the GPU never waits for the host, so ``host_ms`` of profiles that were not
+measured on a server is set to 0.
 """
 # If a profile was not measured on a server, its grade begins with a text in ``_NOT_SERVED``.
 _NOT_SERVED = ("operators:", "derived:", "fitted to measured operators")
@@ -50,8 +50,8 @@ ASYNC_FROM = (0, 14)  # first release of vLLM that uses async_scheduling by defa
 # The published command lines of the DLPM authors' fork of SGLang set a memory fraction of
 # ``FORK_MEM_FRACTION``. ``FORK_DEFAULT_MEM_FRACTION`` is the default of SGLang in 2024.
 FORK_MEM_FRACTION, FORK_DEFAULT_MEM_FRACTION = 0.7, 0.88
-# Runs without --schedule-policy have a ``policy`` in ``SERVER_DEFAULT``. Runs with any other policy
-# used the DLPM authors' fork of SGLang, with a scheduling pass after each step.
+# Runs without --schedule-policy have a ``policy`` in ``SERVER_DEFAULT``. Runs with a policy outside
+# ``SERVER_DEFAULT`` used the DLPM authors' fork of SGLang, with a scheduling pass after each step.
 SERVER_DEFAULT = ("", "default")
 SGLANG_OPEN_POOL_TOKENS = 444_563  # size of the KV pool in the log of open-loop runs
 SGLANG_OPEN_SERVERS = ("a100-80gb/llama-3.1-8b/tp1/", "h100-80gb/llama-3.1-8b/tp1/")
@@ -109,8 +109,8 @@ def believable_pool(run: ServingRun) -> int:
     """Return the KV pool size (tokens) that a run states, or 0 if measurements contradict it.
 
     The pool must hold the prompts of all requests that decode at the same time. Runs with a gateway
-    are not checked, because their prompts share prefixes. The function ``with_doubts`` rejects a
-    size in all runs with equal settings if one run contradicts the size.
+    are not checked, because their prompts share prefixes. If the pool that one run states is too
+    small for its prompts, ``with_doubts`` rejects the size in all runs with equal settings.
     """
     if not run.direct or not run.pool_tokens:
         return run.pool_tokens

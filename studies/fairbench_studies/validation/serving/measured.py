@@ -27,7 +27,7 @@ FITTED = frozenset(
         "vllm-h100-qwen3-14b-w7_sweep-agg6",
         "sglang-fork-a100-good-mdrr-1000",
         "sglang-fork-a100-abl2_rate_2",
-        # vLLM's time per request in the server was fitted to the A100 run fixed-c128-run1.
+        # ``VLLM_REQUEST_MS`` was fitted to the A100 run fixed-c128-run1.
         "vllm-a100-fixed-c128-run1",
     }
 )
@@ -62,8 +62,8 @@ class ServingRun:
     that a run with equal settings contradicts ``pool_tokens``. ``kind`` names the kind of each
     request, if the file states kinds. ``policy`` and ``quantum`` describe the server's scheduler;
     "" and "default" mean the default scheduler. ``max_num_seqs`` and ``max_num_batched_tokens`` are
-    vLLM's limits; 0 means the default. ``predicted`` is the prediction of another simulator (BLIS).
-    Comparisons leave out requests of the first ``warm_up_s`` seconds.
+    vLLM's limits; 0 means the default. ``predicted`` has metrics predicted by another simulator
+    (BLIS). Comparisons leave out requests of the first ``warm_up_s`` seconds.
     """
 
     name: str

@@ -48,8 +48,8 @@ FACTORS: dict[str, dict[str, float]] = {
 }
 """The factors that widen predicted intervals, for each profile grade and metric.
 
-Each factor covers 95% of the runs' simulation errors on the worst of the measured servers. The
-script ``tests/validate/measure_intervals.py`` prints the percentiles.
+On the measured server with the largest simulation errors, a factor covers the errors of 95% of the
+runs. The script ``tests/validate/measure_intervals.py`` prints the factors.
 """
 
 MEANING: dict[str, Any] = {
@@ -63,8 +63,8 @@ MEANING: dict[str, Any] = {
 }
 """A description of the predicted intervals, with the amounts by which they are widened."""
 
-# Timing profiles that were measured on a server are assumed to be wrong by ``MEASURED_ERROR_PCT``,
-# others by ``OPERATOR_ERROR_PCT``, as in runs to which the measured profile was not fitted.
+# Step times are assumed to be wrong by ``MEASURED_ERROR_PCT`` in timing profiles that were measured
+# on a server, and by ``OPERATOR_ERROR_PCT`` in all other timing profiles.
 MEASURED_ERROR_PCT, OPERATOR_ERROR_PCT = 5.0, 15.0
 
 
@@ -113,7 +113,7 @@ def _widening(grade: str, name: str) -> tuple[float, float]:
 
 
 def _interval(values: Sequence[float], factor: float, room: float) -> dict[str, float | None]:
-    """Return the first value and the widened range of all values. Undefined values are None."""
+    """Return the first value, and the range of all values, widened by ``factor`` and ``room``."""
     low, high = float(np.min(values)) / factor - room, float(np.max(values)) * factor + room
     low = low if low != low else max(0.0, low)
     return {"simulated": defined(values[0]), "low": defined(low), "high": defined(high)}

@@ -16,9 +16,9 @@ MEASURED_H100 = "h100-80gb/llama-3.1-8b/tp1/measured-sglang-triton"
 # the time of SGLang's API server.
 VLLM_REQUEST_MS = 1.5
 # ``FORK_HOST_MS`` is the CPU time of scheduling policies in the DLPM authors' fork of SGLang: a
-# time per iteration, and a time per request in the batch. Both were fitted to the time per output
-# token in two runs, with 6 and with about 130 concurrent requests (``measured.FITTED``). The CPU
-# time of the fork's policy ``vtc`` is unknown.
+# time per iteration, and a time per request in the batch. ``FORK_HOST_MS`` was fitted to the time
+# per output token in two runs, with 6 and with about 130 concurrent requests (``measured.FITTED``).
+# The CPU time of the fork's policy ``vtc`` is unknown.
 FORK_HOST_MS = {"lpm_mdrr": (8.0, 0.082)}
 # ``nvidia-smi`` and cloud providers use GPU names such as "NVIDIA A100-SXM4-80GB".
 _SXM = re.compile(r"(?:nvidia-)?([abh]\d00)(?:-sxm\d?)?-(\d+gb)(?:-hbm\d\w?)?")
@@ -32,7 +32,7 @@ def gpu_name(text: str) -> str:
 
 
 def host_cost_text(policy: str) -> str | None:
-    """Describe the CPU time of a policy of the SGLang fork, or return None if it is unknown."""
+    """Describe a policy's CPU time in the DLPM authors' fork of SGLang; None if it is unknown."""
     if policy not in FORK_HOST_MS:
         return None
     iteration_ms, request_ms = FORK_HOST_MS[policy]
@@ -54,10 +54,10 @@ def with_host_cost(profile: TimingProfile, policy: str) -> TimingProfile:
 def profile_of(gpu: str, model: str, tp: int, engine: str) -> TimingProfile:
     """Return the measured profile of the GPU, or else a profile of the engine from operator tables.
 
-    The measured profile of the A100 serves both engines; the profile of the H100 is only for
-    SGLang. A profile from operator tables gets the measured time for HTTP and the tokenizer,
-    because this time does not depend on the GPU. Profiles for vLLM also contain ``VLLM_REQUEST_MS``
-    for each request. Raises DataError if no profile fits GPU and model.
+    The measured profile of the A100 is for SGLang and vLLM; that of the H100 is only for SGLang. A
+    profile from operator tables gets the measured time for HTTP and the tokenizer, because this
+    time does not depend on the GPU. Profiles for vLLM add ``VLLM_REQUEST_MS`` of server time to
+    each request. Raises DataError if no profile fits GPU and model.
     """
     place = f"{gpu_name(gpu)}/{canonical_model(model, model_names())}/tp{tp}/"
     measured = load_profile(MEASURED)

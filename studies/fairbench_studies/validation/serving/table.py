@@ -1,4 +1,4 @@
-"""The comparison with measured serving runs as text, at most ``MAX_WIDTH`` columns wide."""
+"""Simulated and measured serving runs as a text table of at most ``MAX_WIDTH`` columns."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 The fit determines the time to start and merge a minibatch, the time that a running request adds to
 each decode step, and the server's delay for HTTP and the tokenizer. The time per decode step has a
 value for each date of recording, because the hosts differed. The cost of a prefilled token is not
-fitted but published, and the other costs of a decode step are derived from the GPU's data. The
-fitted values are constants in the module ``replay``.
+fitted but published. The rest of a decode step's time is derived from the GPU's data. The fitted
+values are constants in the module ``replay``.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from fairbench_studies.validation.slora.replay import (
     with_request_step,
 )
 
-# The fit tries all pairs of ``OVERHEADS_MS`` and ``STEPS_MS``. A finer grid would change results by
-# less than the difference between two runs of the same trace.
+# The fit tries all pairs of ``OVERHEADS_MS`` and ``STEPS_MS``. More values would change simulated
+# results by less than two measured runs of a trace differ.
 OVERHEADS_MS = (10.0, 14.0, 18.0)
 STEPS_MS = (0.03, 0.04, 0.05, 0.09, 0.10, 0.11)
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Two candidate costs in milliseconds, with their error on the runs of the date ``recorded``.
+    """A pair of candidate costs (ms), with the simulation error in runs of the date ``recorded``.
 
     ``error`` is the root mean square of the logarithms of simulated / measured.
     """
@@ -52,7 +52,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The costs (ms) with the smallest error; the cost in a decode step depends on a run's date."""
+    """The fitted costs (ms) of the measured server; ``request_step_ms`` depends on a run's date."""
 
     prefill_overhead_ms: float
     request_step_ms: dict[Recorded, float]
@@ -61,7 +61,7 @@ class Calibration:
 
 
 def fitted_runs(runs: list[MeasuredRun]) -> list[MeasuredRun]:
-    """Return the runs to which the costs are fitted.
+    """Return the runs to which the server's costs are fitted.
 
     Raises DataError if ``runs`` contains no run in ``FITTED_RUNS``.
     """
@@ -75,7 +75,7 @@ def fitted_runs(runs: list[MeasuredRun]) -> list[MeasuredRun]:
 
 
 def candidates(runs: list[MeasuredRun]) -> Iterator[Fit]:
-    """Yield every candidate pair of costs for each date, with its error on the runs of the date."""
+    """Yield every pair of candidate costs, with its simulation error, for each recording date."""
     for date in sorted({run.recorded for run in runs}):
         among = [run for run in runs if run.recorded == date]
         for overhead_ms in OVERHEADS_MS:
@@ -84,7 +84,7 @@ def candidates(runs: list[MeasuredRun]) -> Iterator[Fit]:
 
 
 def best(runs: list[MeasuredRun], fits: list[Fit]) -> Calibration:
-    """Return the costs with the smallest simulation error over all runs."""
+    """Return the server costs with which simulated values are nearest to measured values."""
     return min((_with(runs, fits, ms) for ms in OVERHEADS_MS), key=lambda one: one.error)
 
 

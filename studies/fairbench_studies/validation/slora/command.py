@@ -81,7 +81,7 @@ def _report(
 
 
 def print_replay_fit(file: Path, *, as_json: bool) -> None:
-    """Print all candidates of the fit, and then the best candidate."""
+    """Print all candidate costs of the measured server, and then the best-fitting costs."""
     from fairbench.cli.output import print_json
     from fairbench_studies.validation.slora.calibrate import best, candidates, fitted_runs
     from fairbench_studies.validation.slora.measured import load_measured

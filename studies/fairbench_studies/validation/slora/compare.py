@@ -57,13 +57,13 @@ class RunComparison:
 
     @property
     def rate_errors_pct(self) -> list[float]:
-        """The errors of the clients' service rates in percent, without undefined errors."""
+        """The defined errors of clients' simulated service rates, in percent of measured rates."""
         errors = (pair.error_pct for pair in self.service_rates.values())
         return [error for error in errors if error is not None]
 
     @property
     def misses(self) -> list[str]:
-        """The targets that the simulation misses, each with its error."""
+        """Texts that name each metric whose simulation error is too large, with this error."""
         return list(_misses(self))
 
     def columns(self) -> Iterator[tuple[str, Pair]]:
@@ -82,7 +82,7 @@ class RunComparison:
         yield "refused", self.refused
 
     def other_columns(self) -> Iterator[tuple[str, Pair]]:
-        """Yield metrics without ranks: lowest TTFT, and rates and Jain's index per time slice."""
+        """Yield the metrics that do not rank runs, such as the lowest TTFT of all requests."""
         yield "least TTFT", self.least_ttft_s
         for number, window in enumerate(self.windows[1:], start=1):
             for client, pair in window.rates.items():
@@ -117,7 +117,7 @@ class RunComparison:
 
 
 def mean_size(errors: list[float]) -> float | None:
-    """Return the mean absolute error, or None for an empty list."""
+    """Return the mean absolute value of ``errors``, or None for an empty list."""
     return sum(abs(error) for error in errors) / len(errors) if errors else None
 
 
@@ -150,7 +150,7 @@ def compare_run(
 
 
 def groups(trace: Trace) -> dict[str, list[int]]:
-    """Group many clients into a light and a heavy half by demand; few clients are groups of one."""
+    """Group many clients by demand into a light and a heavy half, or few clients individually."""
     clients = trace.clients
     if len(clients) <= FEW_CLIENTS:
         return {f"client {client}": [client] for client in clients}

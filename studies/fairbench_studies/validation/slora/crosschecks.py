@@ -1,7 +1,7 @@
 """Published numbers compared with predictions of the bundled timing profiles.
 
-A JSON file describes the published numbers. If a number has a ``_Formula``, its prediction is
-computed. Otherwise, the prediction is quoted from the JSON file.
+A JSON file describes the published numbers. The prediction of a number is computed if this module
+has a ``_Formula`` for the number, and is otherwise quoted from the JSON file.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ class CrossCheck:
 
     @property
     def error_pct(self) -> float | None:
-        """The error of the prediction in percent of the published number."""
+        """The error of ``predicted`` in percent of ``published``."""
         if self.published is None or self.predicted is None:
             return None
         return 100 * (self.predicted / self.published - 1)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the cross-check and its error as JSON types."""
+        """Return the cross-check and ``error_pct`` as JSON types."""
         return {**asdict(self), "error_pct": self.error_pct}
 
 
 @dataclass(frozen=True, slots=True)
 class _Formula:
-    """A formula that predicts a number, for JSON entries whose text contains all ``words``."""
+    """A formula for the number of each JSON entry whose text contains all ``words``."""
 
     words: tuple[str, ...]
     what: str
@@ -74,8 +74,8 @@ class _Formula:
 def crosschecks(path: Path) -> list[CrossCheck]:
     """Return the cross-checks of a JSON file, in which an entry may have several cross-checks.
 
-    Each entry has the texts ``what``, ``source`` and ``predicted``. Raises DataError, which names
-    the file, the entry and the field.
+    Each entry of the file has the texts ``what``, ``source`` and ``predicted``. Raises DataError,
+    which names the file, the entry and the field.
     """
     found: list[CrossCheck] = []
     for number, entry in enumerate(_entries(path), start=1):

@@ -17,8 +17,8 @@ class ArtifactCharging(TokenCharging):
     """Token charging in which first tokens are free, and the end of a request costs extra.
 
     A step that ends a request charges one more token for every running request, including the
-    requests that end. [VTC] Theorem 4.4 does not hold for this charging, so the class serves only
-    to replay the artifact's records.
+    requests that end. [VTC] Theorem 4.4 does not hold for ``ArtifactCharging``, which serves only
+    to replay the records of VTC-artifact.
     """
 
     refunds = False

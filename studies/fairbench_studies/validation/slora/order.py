@@ -36,7 +36,7 @@ class ScenarioOrder:
 
 
 def scheduler_orders(runs: list[RunComparison]) -> list[ScenarioOrder]:
-    """Compare simulated with measured orders of runs in each scenario that has several runs."""
+    """Compare the simulated with the measured ranking of each scenario's runs, by each metric."""
     scenarios = {run.scenario: [r for r in runs if r.scenario == run.scenario] for run in runs}
     return [_order(name, among) for name, among in scenarios.items() if len(among) > 1]
 
@@ -63,7 +63,7 @@ def _order(scenario: str, runs: list[RunComparison]) -> ScenarioOrder:
 
 
 def _ranks(one: Pair, other: Pair) -> bool | None:
-    """Return whether two runs have the measured order in simulation; None if they are too close."""
+    """Return whether simulation ranks two runs as measured; None if measurements are close."""
     difference = one.measured - other.measured
     if not abs(difference) > RUN_NOISE_PCT / 100 * max(abs(one.measured), abs(other.measured)):
         return None

@@ -48,8 +48,8 @@ PREFILL_OVERHEAD_MS = 14.0  # time that the server takes to start and merge a mi
 # 2024.
 REQUEST_STEP_MS: dict[Recorded, float] = {"2023-12": 0.1, "2024-04": 0.03, "2024-06": 0.03}
 # HTTP and the tokenizer add ``RESPONSE_MS`` to a request, without delaying other requests.
-# ``RESPONSE_MS`` is fitted to one request (131 ms for 258 tokens), the only request of the fitted
-# runs that a warm, idle server received.
+# ``RESPONSE_MS`` is fitted to one request, which took 131 ms for 258 tokens. No other request of
+# the fitted runs reached a warm, idle server.
 RESPONSE_MS = 4.0
 # Matrix products compute tiles of ``PREFILL_TILE`` rows, so 258 tokens take as long as 512.
 PREFILL_TILE = 256
@@ -58,8 +58,8 @@ IDLE_POLL_MS = 10.0  # pause of ``loop_for_fwd`` in the server's manager.py, in 
 # A prompt of n tokens was sent as the text "Hello " * n (fair_bench/trace.py, dummy_prompt). The
 # tokenizer adds a BOS token at the start, and turns the blank at the end into a token.
 ADDED_PROMPT_TOKENS = 2
-# ``POOL_TOKENS`` is the size of the KV pool. The server reserves ``CLIENT_TOKENS`` (4 x rank 8) for
-# each client's LoRA adapter, even if --no-lora loads no adapter (adapter_size in req_queue.py).
+# ``POOL_TOKENS`` is the size of the KV pool. The server's req_queue.py reserves ``CLIENT_TOKENS``
+# for each client's LoRA adapter, four times the rank 8, even if --no-lora loads none.
 POOL_TOKENS, CLIENT_TOKENS = 10_000, 32
 
 

@@ -10,8 +10,8 @@ P50_TARGET_PCT, P99_TARGET_PCT = 15.0, 20.0
 # The server admits requests every ten decode steps (0.3 s). The target for a short median TTFT is
 # half this time, because the TTFT depends on when a request arrives between two admissions.
 SHORT_P50_TARGET_S = 0.15
-# If the lowest TTFT is at most ``IDLE_TTFT_S``, the server was idle. The largest accepted error is
-# then half a decode step.
+# If the lowest measured TTFT is at most ``IDLE_TTFT_S``, the server was idle, and the simulated
+# lowest TTFT may be off by half a decode step.
 IDLE_TTFT_S, IDLE_TARGET_S = 0.15, 0.015
 GAP_TARGET_FACTOR = 1.5
 
@@ -34,7 +34,7 @@ def p50_within(pair: Pair) -> bool:
 def p99_within(pair: Pair) -> bool:
     """Return whether a simulated P99 of TTFT meets its target.
 
-    There is no target if the measured P99 is at most ``LONG_TTFT_S``.
+    Any simulated value is accepted if the measured P99 TTFT is at most ``LONG_TTFT_S``.
     """
     return not pair.measured > LONG_TTFT_S or pair.within(P99_TARGET_PCT)
 
@@ -42,7 +42,7 @@ def p99_within(pair: Pair) -> bool:
 def least_within(pair: Pair) -> bool:
     """Return whether the simulated lowest TTFT meets its target.
 
-    Any error is accepted if the measured TTFT is above ``IDLE_TTFT_S`` (the server was busy).
+    Any simulated value is accepted if the measured TTFT is above ``IDLE_TTFT_S`` (busy server).
     """
     off_s = abs(pair.simulated - pair.measured)
     return not (pair.measured <= IDLE_TTFT_S and off_s > IDLE_TARGET_S)

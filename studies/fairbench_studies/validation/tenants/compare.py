@@ -67,8 +67,8 @@ class ClientComparison:
 class TenantComparison:
     """A measured run of several tenants, with its simulation.
 
-    ``share_off`` holds the largest error in the service share of a tenant or a kind of request: in
-    the whole run, and in any minute. ``jain_off`` is the largest error of the simulated Jain's
+    ``share_off`` holds the largest simulation error of a tenant's or request kind's service share:
+    in the whole run, and in any minute. ``jain_off`` is the largest simulation error of Jain's
     index in any minute. ``clients`` lists all clients, even if ``tenants`` lists kinds of requests.
     """
 
@@ -137,7 +137,7 @@ def compare_tenants(
         replayed: The replay, which may have requests that the measured record lacks.
         recorded: A mask of the requests that the measured record has, shape (n_replayed,).
         profile: The id of the timing profile.
-        fitted: Whether the timing profile, or the host's cost, was fitted to the run.
+        fitted: Whether the timing profile, or the CPU time of a policy, was fitted to ``run``.
     """
     simulated = rows_of(replayed, recorded)
     spans = spans_of(trace_of(run))
@@ -228,7 +228,7 @@ def _ttft(chosen: Flags, simulated: ServingRun, run: ServingRun) -> tuple[Pair, 
 
 
 def _said_s(run: ServingRun, tenant: str, key: str) -> float:
-    """Return a percentile (s) that another simulator (BLIS) predicts for a tenant, or NaN."""
+    """Return a TTFT percentile (s) that another simulator (BLIS) predicts for a tenant, or NaN."""
     value: Any = run.predicted
     for part in ("tenants", tenant, "ttft_percentiles", key):
         value = value.get(part) if isinstance(value, dict) else None

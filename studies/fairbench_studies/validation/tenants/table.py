@@ -1,4 +1,4 @@
-"""The comparison with measured runs of several tenants, as printed tables."""
+"""Printed tables that compare simulated with measured runs of several tenants."""
 
 from __future__ import annotations
 
