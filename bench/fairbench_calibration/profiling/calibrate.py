@@ -1,8 +1,7 @@
 """Calibration of a derived profile with the output of one benchmark.
 
 The benchmark's times per token determine the profile's costs of memory reads, of each sequence in a
-step, and of the launch of a step. Coefficients that the benchmark does not determine keep their
-derived values.
+step, and of step launches. The benchmark changes no other coefficient of the derived profile.
 """
 
 from __future__ import annotations

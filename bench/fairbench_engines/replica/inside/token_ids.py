@@ -12,7 +12,7 @@ class TokenIds:
     """A converter that gives each segment key its own token ids, in the order of first use."""
 
     def __init__(self) -> None:
-        # For each segment key, ``_ids`` has the token ids of the longest segment with this key.
+        # ``_ids`` maps each segment key to the token ids of the longest segment with this key.
         self._ids: dict[Hashable, array[int]] = {}
         # A key that needs more ids gets a range of new ids. The lists of ``_runs`` have each
         # range's first id, and each range's key with the number of ids that the key already had.
