@@ -64,7 +64,7 @@ class KeptMatches(ABC):
     """A MatchCache that looks up a prompt again only if its match may have changed.
 
     A subclass defines the look-up, and calls ``stored`` and ``lost`` when the engine's cache
-    changes. Each change must be reported; a needless report costs only one look-up.
+    changes. Each cache change must be reported; a needless report costs only one look-up.
     """
 
     def __init__(self) -> None:

@@ -47,8 +47,8 @@ RUN_TOKENS = 256
 class _Run:
     """A run of consecutive cache blocks that follows the first ``start`` tokens of ``parent``.
 
-    ``ids`` holds the token ids of these blocks. Each entry of ``hashes`` is the hash of a block of
-    ``block_size`` tokens.
+    ``ids`` holds the token ids of the consecutive blocks. Each entry of ``hashes`` is the hash of a
+    block of ``block_size`` tokens.
     """
 
     parent: _Run | None

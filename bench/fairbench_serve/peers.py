@@ -142,8 +142,8 @@ class Peering:
     def message(self, known: PeerKnowledge | None = None) -> bytes:
         """Return the message for a peer: the totals that it lacks, and the waiting clients.
 
-        While this router has no available worker, the message omits its waiting clients. Otherwise,
-        this router's waiting clients would make clients of other routers wait.
+        While this router has no available worker, the message omits its waiting clients. Without
+        this omission, clients of other routers would wait for clients that cannot be served.
         """
         known = known or PeerKnowledge()
         versions = known.versions.get(self.origin, {})

@@ -17,7 +17,7 @@ UNKNOWN_POOL_TOKENS = 2**21
 LONGEST_TOKEN_BYTES = 16
 # JSON characters in a body, with the allowed number of each per token of the longest prompt
 SIGNS = ((b",", 1.0), (b"\\", 4.0), (b":", 0.25))
-# number of each character in SIGNS that a body may have in addition to SIGNS
+# additional number of each character in SIGNS that a body may have, whatever its length
 OTHER_SIGNS = 100_000
 
 

@@ -23,7 +23,7 @@ class CrossBand(ClassQueues):
 
     llm-d-router's issue 1995 does not say what happens to priorities without requests, which never
     spend their credits. In fairbench, priorities get new credits when no waiting priority has
-    credit. As in the issue, the virtual time of a priority without requests stays the same.
+    credit. As in issue 1995, the virtual time of a priority without requests stays the same.
     """
 
     name = "cross-band"

@@ -55,8 +55,8 @@ class ExFairS(FlowPolicy):
     s; fairbench uses the numbers, without delays. Other commits of ExFairS divide service by the
     largest service of any client, and let requests overtake only within 30 s.
 
-    **Rounds.** ExFairS cancels unfinished requests at the end of a round. fairbench lets them
-    continue, and a request counts in the round in which its answer ends.
+    **Rounds.** ExFairS cancels unfinished requests at the end of a round. fairbench lets unfinished
+    requests continue, and a request counts in the round in which its answer ends.
 
     **Weaknesses.** If all answers are late, scores differ only by service, and the client with the
     most service gets the lowest number. A client without answers in a round has no score and keeps

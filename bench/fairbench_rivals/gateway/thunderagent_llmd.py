@@ -35,7 +35,7 @@ class LedgerSession(PlacedSession):
     def count_tokens(self) -> None:
         """Set ``tokens`` to the larger of ``committed`` and the tokens of the unfinished turns.
 
-        The tokens of queued turns after the first are not counted, as the gate ignores them.
+        Queued turns after the first one add no tokens, as the gate decides about the first turn.
         """
         queued = next((one.input_tokens for one in self.waiting), 0)
         sent = (
