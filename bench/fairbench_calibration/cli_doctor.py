@@ -47,7 +47,7 @@ def doctor(
     """Test whether a flood of one client makes another client wait.
 
     Two test clients send short requests for a minute, and one of the two clients floods the server.
-    Unless `--yes` is given, the command asks the user before the flood. The exit code is 0 if
+    Unless `--yes` is given, the command asks before the flood of requests. The exit code is 0 if
     fairbench's scheduler is active and the flood did not delay the other client, and 1 otherwise.
     """
     from fairbench_calibration import server_checks as checks

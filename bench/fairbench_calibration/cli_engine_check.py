@@ -30,8 +30,8 @@ def engine_check(
     """Compare an engine's own decisions with fairbench's model.
 
     The command simulates short random runs with little KV memory and the engine's own policies.
-    Each run is simulated once with the engine's code and once with the model. The exit code is 0 if
-    all records are equal, and 1 otherwise.
+    Each run is simulated once with the engine's code and once with fairbench's engine model. The
+    exit code is 0 if all records are equal, and 1 otherwise.
     """
     if engine not in validate.POLICIES:
         raise UsageError(f"engine = {engine!r}: must be {' or '.join(validate.POLICIES)}")

@@ -69,14 +69,14 @@ GPUName = Annotated[
 ]
 GPUFile = Annotated[
     Path | None,
-    Option(metavar="FILE", help="TOML or JSON file that describes another GPU, instead of --gpu."),
+    Option(metavar="FILE", help="TOML or JSON file that describes a GPU; it replaces --gpu."),
 ]
 GPUPath = Annotated[
     Interconnect | None,
     Option(
         help="Connection between the GPUs. With pcie, the GPUs read each other's memory "
         "directly; with pcie-host, all data passes through the host. "
-        "[default: the usual connection of the GPU]"
+        "[default: the usual connection between GPUs of this type]"
     ),
 ]
 FromDataSheet = Annotated[
@@ -308,8 +308,8 @@ def calibrate(
     """Calibrate a derived profile with the output of one benchmark.
 
     The benchmark's times per token determine three costs: memory reads, the time that each sequence
-    adds to a step, and the launch of a step. The profile's `grade` lists these fitted costs. All
-    other coefficients are those of `profile MODEL --gpu GPU`.
+    adds to a step, and the launch of a step. The profile's `grade` lists the calibrated costs. The
+    benchmark changes no other coefficient of `profile MODEL --gpu GPU`.
     """
     check_output(output)
     card = _gpu_of(gpu, gpu_spec, interconnect)
@@ -336,7 +336,7 @@ def fit(
 ) -> None:
     """Fit the measured profiles to runs again, and print the fit (takes 4 minutes).
 
-    The command `validate --fit` is an alias.
+    The command `validate --fit` does the same as `profile fit`.
     """
     through(STUDY_GROUP, "validation", f"profile fit {file}").print_fit(file, as_json=as_json)
 

@@ -120,8 +120,8 @@ def _from_metrics(page: str) -> ServerFacts:
 class PhaseWaits:
     """The times to first token of one client in one phase of the trial, in seconds.
 
-    A request that has no token at the end of the phase counts with its wait until then. The checks
-    compare means, because medians depend on the order in which a client's requests are served.
+    A request that has no token when the phase ends counts with its wait until the end. The checks
+    compare means, because medians depend on the order in which requests of a client are served.
     """
 
     ttft_s: tuple[float, ...]

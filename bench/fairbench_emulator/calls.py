@@ -179,7 +179,7 @@ class Ending:
 
 
 def ending_of(ids: list[int], most: int, stops: Stops, text: Text) -> Ending:
-    """Return where and why an output of at most ``most`` tokens ends (its tokens are ``ids``).
+    """Return where and why an output with the token ids ``ids`` ends (at most ``most`` tokens).
 
     Like SGLang, the function checks the length after each token, then the stop tokens, and then the
     stop texts.

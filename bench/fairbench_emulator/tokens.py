@@ -28,7 +28,7 @@ FORK_TRIES = 16  # maximum number of draws until an output differs from earlier 
 VOCABULARY = 128_000  # number of token ids of the emulator's approximate tokenizer
 OUTPUT_WORDS = 4096  # different words in the emulator's outputs
 # A token is up to ten letters, three digits, or two other characters. English prose has about 4.5
-# characters per token of this kind.
+# characters per token of the emulator's tokenizer.
 PIECE = re.compile(r"\s*(?:[^\W\d_]{1,10}|\d{1,3}|[^\w\s]{1,2}|_)|\s+")
 
 
@@ -69,7 +69,7 @@ class TokenStreams:
         self.tokens = 0
 
     def prompt_of(self, ids: Ids) -> tuple[Prompt, StreamPosition]:
-        """Return the prompt with these token ids, and its end position in the token tree."""
+        """Return the prompt with the token ids ``ids``, and its end position in the token tree."""
         segments = []
         at, start = StreamPosition(self._root, 0), 0
         while start < len(ids):
@@ -89,7 +89,7 @@ class TokenStreams:
         """Draw a random output for the prompt that ends at ``place``; return segment and tokens.
 
         ``draw`` is repeated until the output's first token continues no known sequence. After
-        ``FORK_TRIES`` draws, the output replaces a known continuation of the prompt.
+        ``FORK_TRIES`` calls of ``draw``, the output replaces a stored sequence.
         """
         stream, offset = place
         follows = int(stream.ids[offset]) if offset < len(stream.ids) else None

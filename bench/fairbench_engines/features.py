@@ -1,4 +1,4 @@
-"""The table of engine features on the releases page, with the support by each plugin.
+"""The table of engine features on the releases page, which says what each plugin supports.
 
 The table shows a feature as refused if the plugin of the engine refuses it.
 """

@@ -1,7 +1,7 @@
 """The common base of the classes that host a local scheduler in SGLang and in vLLM.
 
 The local scheduler has the same class as in the simulator. The engine still manages the queue, the
-KV cache and the memory. The host class reports requests' events to the scheduler, and counts them.
+KV cache and the memory. The host class reports and counts requests' events, such as admissions.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def request_of(
 
 
 def program_of(client: str, session: str | None) -> int:
-    """Return a positive number for a client's session, or 0 if there is no session."""
+    """Return a number that identifies a client's session, or 0 if the request has no session."""
     if session is None:
         return 0
     return 1 + int.from_bytes(blake2b(f"{client}\0{session}".encode(), digest_size=8).digest())

@@ -64,7 +64,7 @@ class KeptMatches(ABC):
     """A MatchCache that looks up a prompt again only if its match may have changed.
 
     A subclass defines the look-up, and calls ``stored`` and ``lost`` when the engine's cache
-    changes. Without such a call, matches are outdated; a needless call costs only one look-up.
+    changes. Each cache change must be reported; a needless report costs only one look-up.
     """
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class KeptMatches(ABC):
                 del self._awaiting[awaited]
 
     def placed(self, waiter: Waiter) -> None:
-        """Update the spot's last request in the queue after a request at the spot has moved."""
+        """Update ``latest`` of a request's spot after the request has moved in the queue."""
         if (spot := waiter.node) is None:
             return
         latest, following = spot.latest, self.refresh_stamp + 1

@@ -68,7 +68,7 @@ class MirroredMemory:
         self._eviction, self._theirs_of = eviction, theirs_of
         self._known = frozenset(clients)
         self._share = MemoryShare(self.share, self, self.name_of)
-        # demands of prompts and tokens of clients, valid until the next admission or preemption
+        # memory demands of requests, and tokens by client, until the next admission or preemption
         self._demands: dict[Request, PromptTokens] = {}
         self._held: dict[str, float] = {}
         self._unpinned: dict[str, float] = {}
@@ -120,8 +120,8 @@ class MirroredMemory:
 
     def demand(self, request: Request) -> PromptTokens:
         if self._splits != self._eviction.splits:
-            # Prompt matching in this pass may have split nodes of the prefix tree. SGLang counts
-            # the tokens of a used node only if the whole node is a prefix of the prompt.
+            # Prompt matching may have split nodes of SGLang's prefix tree, which changes memory
+            # demands of other prompts.
             self._demands.clear()
             self._splits = self._eviction.splits
         found = self._demands.get(request)

@@ -194,7 +194,7 @@ class MirroredCache(ClientCache):
         stored, at = 0, node
         while (parent := at.parent) is not None and not at.holders:
             stored, at = stored + at.length, parent
-        # This request stored only those nodes of the path that no client claims yet.
+        # The request stored only those nodes of its prompt's path that no client claims yet.
         self.residency.add_private(request.client, stored - private)
         (self.retain if last else self.claim)(node, request)
 

@@ -3,14 +3,14 @@
 Each rank has its own queue and scheduler. Ranks exchange totals of their charges (``Totals``), and
 no rank waits for another rank.
 
-With R ranks, the service of two clients that wait at all ranks differs by at most 2(R U + Q + S). U
-and Q are the terms of the bound 2 (U + Q) for a single rank; the quantum Q is 0 for VTC. S is the
-largest sum of a client's charges that other ranks have not yet sent to a rank. Compared with the
-bound of [DLPM] Theorem 5.1, only the term S is new, for two reasons:
+With R ranks, the service of two clients that wait at all ranks differs by at most 2(R U + Q + S),
+where U bounds the cost of a client's running requests at a rank, Q is the quantum (0 for VTC), and
+S is the largest sum of a client's charges that other ranks have not yet sent to a rank. [DLPM]
+Theorem 5.1 has the bound 2(R U + Q). Only S is added, because of two rules:
 
 - A rank serves a waiting client with the lowest counter or with positive credit, according to the
-  charges that the rank has received. The charges that have not arrived are at most S, and the
-  client's running requests add at most U at each rank.
+  charges that the rank has received. The charges that the rank has not yet received from other
+  ranks are at most S, and the client's running requests add at most U at each rank.
 - At a refill, all waiting clients get the same number of quanta. Rounds of quanta that several
   ranks grant at the same time count as one round.
 

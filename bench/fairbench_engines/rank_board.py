@@ -131,7 +131,7 @@ class Reader:
         return {self._names[slot]: int(state[slot]) for slot in state.nonzero()[0].tolist()}
 
     def service(self) -> dict[str, float]:
-        """Return the weighted tokens that the other rank has computed for each client."""
+        """Return the weighted tokens that the board's rank has computed for each client."""
         found = self._columns["service"][: len(self._names)].tolist()
         return dict(zip(self._names, found, strict=True))
 

@@ -65,7 +65,7 @@ class RankLink:
         self.lag_s = 0.0  # age in seconds of the totals that were last read from another rank
 
     def look(self, now_s: float) -> None:
-        """Apply new totals of all other ranks, at most once every ``EVERY_S`` seconds."""
+        """Apply new charge totals of all other ranks, at most once every ``EVERY_S`` seconds."""
         if now_s < self._looked_s + EVERY_S:
             return
         self._looked_s = now_s

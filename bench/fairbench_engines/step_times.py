@@ -15,7 +15,7 @@ FEW = 8  # minimum number of observations before the first prediction of a step 
 
 
 class _Fit:
-    """A least-squares fit of seconds to a constant and several counts, weighted by recency."""
+    """A weighted least-squares fit of step times as a linear function of several counts."""
 
     def __init__(self, counts: int) -> None:
         self._products = [[0.0] * (counts + 1) for _ in range(counts + 1)]
@@ -128,8 +128,8 @@ class StepTimes:
 
     The server's clock gives each step's duration. Time in which two steps overlap counts once. The
     model ``costs``, which is fitted to the server's own steps, divides the duration among requests.
-    Until the model has enough observations, the duration is divided equally among requests. The
-    time to load tokens from host memory is charged to the requests that need the tokens.
+    Until ``costs`` has enough observations, each step's duration is divided equally among requests.
+    The time to load tokens from host memory is charged to the requests that need the tokens.
     """
 
     def __init__(self, scheduler: LocalScheduler, costs: CostModel) -> None:

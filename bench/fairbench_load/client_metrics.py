@@ -66,7 +66,7 @@ class RecentShares:
 
     Fair shares are max-min fair: no client's fair share exceeds its demand. A client that waited in
     more than half of the last minute's samples has an unlimited demand. The demand of a client that
-    waited less is the service that the client received.
+    waited in at most half of the samples is its service.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -96,7 +96,7 @@ class RecentShares:
         gained = {
             name: max(0.0, total - before.get(name, 0.0))
             for name, total in service.items()
-            # ``OTHERS`` is a label for many clients, whose individual shares are unknown.
+            # ``OTHERS`` is the sum of clients without their own metrics, whose shares are unknown.
             if name != OTHERS
         }
         if now_s - (self._looks or [self._first])[-1].at_s >= SHARES_EVERY_S:

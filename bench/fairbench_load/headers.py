@@ -1,9 +1,9 @@
 """Names of fairbench's HTTP headers, and encodings of their values.
 
-Operators find a request in all logs by the header ``x-request-id``. All known routers forward this
-header, but third-party routers may drop custom headers: sglang-router 0.3.2 forwards few, and
-vllm-router 0.1.17 forwards all. The request id therefore contains copies of the header values that
-an emulated worker needs. The emulator puts its worker number into the id of each answer.
+Operators find a request in all logs by the header ``x-request-id``. All known routers forward
+``x-request-id``, but may drop custom headers, as sglang-router 0.3.2 does. The request id contains
+copies of the header values that an emulated worker needs. The emulator puts its worker number into
+the id of each answer.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def tagged(client: str, due: Due, now_s: float) -> str:
         "" if span_s is None else f"{round(max(-_MOST_MS, min(span_s * 1000, _MOST_MS)))}"
         for span_s in (*ends, due.token_every_s)
     ]
-    # A name that ends like a tag also gets a tag, so that ``untagged`` returns the whole name.
+    # Clients' names that end like a tag get a tag, so that ``untagged`` returns the whole name.
     return f"{client};due={','.join(left)}" if any(left) or _TAGGED.fullmatch(client) else client
 
 
@@ -119,7 +119,7 @@ def untagged(name: str, now_s: float, scale: float = 1.0) -> tuple[str, Due]:
     """Return the client's name without its tag, and the latency targets that the tag states.
 
     The returned deadlines are in seconds on a clock that now reads ``now_s``. This clock runs
-    ``scale`` times as fast as the clock of the process that wrote the tag.
+    ``scale`` times as fast as the clock of the process that wrote the name's tag.
     """
     found = _TAGGED.fullmatch(name)
     if found is None:

@@ -132,9 +132,9 @@ class Problem(Exception):
     def event(self, *, named: bool = False, done: bool = True) -> bytes:
         """Return the error as the last events of a stream that has begun.
 
-        Clients of OpenAI's API and of SGLang recognise the error. ``named`` adds an event name, for
-        APIs whose clients ignore events without names. ``done`` adds the event "[DONE]", which ends
-        a stream of OpenAI's API.
+        Clients of OpenAI's API and of SGLang recognise these events as an error. ``named`` adds an
+        event name, for APIs whose clients ignore events without names. ``done`` adds the event
+        "[DONE]", which ends a stream of OpenAI's API.
         """
         body = error_body(self.status, str(self))
         if named:
@@ -299,7 +299,7 @@ class Connections:
     def _accept(self, listens: socket.socket) -> None:
         for number in range(AT_ONCE):
             if not self._has_free_slot():
-                # In the first iteration, a client is waiting, so an idle connection is closed.
+                # If ``number`` is 0, a client waits to connect, so an idle connection is closed.
                 if number == 0:
                     self._make_room()
                 self._pause()

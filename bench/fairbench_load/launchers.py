@@ -1,7 +1,6 @@
 """Launchers, which choose the machines on which a run's servers start.
 
-If this module runs as a program on another machine, the program prints the machine's software
-versions or free ports as JSON:
+Two commands print the software versions or the free ports of another machine as JSON:
 
 python -m fairbench_load.launchers versions [MODULE...]
 python -m fairbench_load.launchers ports COUNT
@@ -36,7 +35,7 @@ class Wanted:
     - If ``share_gpus`` is True, several replicas may use one GPU.
     - If ``spread`` is True, the replicas are distributed over as many machines as possible.
     - ``name`` is the prefix of the replicas' names.
-    - ``asked`` is a setting for error messages, in which ``{}`` stands for ``replicas``.
+    - ``asked`` is the setting that error messages name, with ``{}`` in place of ``replicas``.
     """
 
     replicas: int
@@ -114,8 +113,8 @@ def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
     """Raise UsageError, which names the machine, if software versions differ between machines.
 
     ``found`` holds the result of ``versions`` for each machine. Emulators run fairbench's own code,
-    so all software versions must equal those on this machine. With real engines, only the version
-    of fairbench must equal that on this machine.
+    so all software versions must equal those on this machine. With real engines, only the versions
+    of fairbench on all machines must be equal.
     """
     here = versions()
     if wanted.python.modules:

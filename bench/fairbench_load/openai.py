@@ -557,8 +557,7 @@ _BESIDE_MESSAGES = (
     *("tools", "chat_template_kwargs", "reasoning_effort", "reasoning", "thinking"),
     *("text", "output_config"),
 )
-# body fields with turns, in the order of the prompt, each with the role of a turn that is a plain
-# text
+# body fields with turns, in the order of the prompt, and the role of a field that is plain text
 _TURNS = {"instructions": "system", "system": "system", "input": "user", "messages": "user"}
 SEEN = (*_TURNS, *_BESIDE_MESSAGES)  # fields of a request that a chat template may use
 _CONTENTS = ("content", "output")
@@ -613,7 +612,8 @@ def turns_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def pieces_of(message: Mapping[str, Any], start: str) -> list[Piece]:
     """Return the texts and media of a message, in the order of the prompt.
 
-    The first text begins with ``start``. The last text ends with the remaining fields as JSON.
+    The first text of a message begins with ``start``. The last text of a message ends with the
+    message's other fields as JSON.
     """
     parts: list[Piece] = []
     for content in (message.get(name) for name in _CONTENTS):
@@ -672,7 +672,7 @@ class EventSplitter:
     def feed(self, chunk: bytes) -> list[tuple[bytes, bool]]:
         """Add received bytes; return completed events and pieces of oversized events.
 
-        An event is returned with the flag True; a piece or a comment is returned with False.
+        The flag is True for an event, and False for a comment or a piece of an oversized event.
         """
         is_event = chunk.endswith(b"\n\n") and chunk.find(b"\n\n") == len(chunk) - 2
         if is_event and not self._begun and not self._oversized and b"\r" not in chunk:

@@ -162,7 +162,7 @@ def plugin_params(local: str, params: Any, load_cap: str | int | None) -> dict[s
 
 
 def config_from(environment: Mapping[str, str]) -> PluginConfig:
-    """Return the configuration in environment variables.
+    """Return the plugin's configuration, read from environment variables.
 
     Raises UsageError if an environment variable is invalid.
     """

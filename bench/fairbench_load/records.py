@@ -245,9 +245,9 @@ TIMES = ("arrival_s", "submit_s", "admitted_s", "first_token_s", "finish_s")
 class Offset(msgspec.Struct, frozen=True):
     """The offset of a driver's clock from this machine's clock, in seconds.
 
-    A positive offset means that the driver's clock is ahead. The true offset differs from
-    ``offset_s`` by at most ``uncertainty_s`` seconds. ``at_s`` is the time at which the offset was
-    measured, in seconds on this machine's clock.
+    A positive offset means that the driver's clock is ahead. ``offset_s`` is wrong by at most
+    ``uncertainty_s`` seconds. ``at_s`` is the time of the measurement on this machine's clock, in
+    seconds.
     """
 
     at_s: float
@@ -262,7 +262,7 @@ def compare_clocks(
 
     ``ask`` returns the other clock's time, assumed to be read midway between question and answer.
     The offset is wrong by at most half of the round-trip time (Cristian, "Probabilistic clock
-    synchronization", 1989). The measurement with the shortest round trip is returned.
+    synchronization", 1989). The offset with the shortest round trip is returned.
     """
     readings = []
     for _ in range(rounds):

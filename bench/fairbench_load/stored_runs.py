@@ -48,9 +48,9 @@ def run_live_in(
     """Run an experiment in a new directory in ``parent``; return its result and its directory.
 
     ``cluster`` contains workers that are already running, or is None. Raises Interrupted if a
-    signal comes before the servers are ready; the directory is then removed. If the run fails, its
-    directory keeps logs and records for ``recover_run``. Without any record, the directory is
-    removed and the logs are moved to a temporary directory.
+    signal comes before the servers are ready; the run's directory is then removed. If the run
+    fails, its directory keeps logs and records for ``recover_run``. If the failed run has no
+    record, its directory is removed, and its logs are moved to a temporary directory.
     """
     watch = Stopwatch.start()
     with removing_new_folders(parent):
@@ -104,8 +104,8 @@ def cluster_in(
 ) -> Iterator[Workers | None]:
     """Start workers for several runs, with logs in ``parent``; for an endpoint, yield None.
 
-    Raises KeyboardInterrupt if a signal comes before the workers are ready. In this case,
-    ``parent`` is removed if ``fresh`` is True.
+    Raises KeyboardInterrupt if a signal comes before the workers are ready. If ``fresh`` is True
+    and a signal comes, ``parent`` is removed.
     """
     if spec.backend is None or not spec.backend.is_managed:
         yield None

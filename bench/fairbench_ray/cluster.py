@@ -24,7 +24,7 @@ AUTO = "auto"
 POLL_S = 0.2  # seconds between two checks for messages or an interruption
 CONNECT_S = 180.0  # seconds within which the cluster must answer, as Ray connects slowly
 PATIENCE_S = 300.0  # seconds for which the cluster's head node may be unreachable
-MOST_LOSSES = 3  # maximum number of losses of the head node in a row without a finished task
+MOST_LOSSES = 3  # maximum number of consecutive losses of the head node while no task finishes
 
 
 class _NotThere(Exception):

@@ -37,8 +37,8 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
     """Connect to the cluster, and yield the module ``ray``, or None if the connection fails.
 
     The outcome, ``Connected`` or ``Unreachable``, is sent through ``pipe``. Tasks that were started
-    in the ``with`` block end with the block. If the other end of ``pipe`` closes, the block ends
-    without an error. If this process loses its node of the cluster, the process ends.
+    in the ``with`` block end with the block. If the other end of ``pipe`` closes, the ``with``
+    block ends without an error. If this process loses its node of the cluster, the process ends.
     """
     leave_signals_to_parent()
     # The command may print JSON to standard output, so Ray's own output goes to standard error.

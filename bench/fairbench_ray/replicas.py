@@ -23,7 +23,7 @@ from fairbench_ray.connection import connected
 POLL_S = 0.05  # seconds between two checks for answers while calls are open
 IDLE_POLL_S = 0.5  # seconds between two checks for messages while no call is open
 CLOSE_S = 30.0  # seconds within which all actors must close their servers
-AT_ONCE = 4  # concurrent calls of an actor; a status check need not wait for a stopping server
+AT_ONCE = 4  # number of concurrent calls of an actor, so that status checks need not wait
 CPU, GPU = "CPU", "GPU"
 
 # When an actor ends, Ray kills the actor's direct children. The shell starts the reaper, which ends

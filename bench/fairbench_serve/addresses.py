@@ -22,8 +22,8 @@ def door_of(url: str) -> tuple[int, str]:
 def hosts_of(url: str) -> frozenset[str]:
     """Look up the IP addresses of a URL's host, which may take seconds.
 
-    If the host is this machine, the result also contains ``LOOPBACK``. If the look-up fails, the
-    result contains only the host's name.
+    If the host is this machine, the addresses include ``LOOPBACK``. If the host's name cannot be
+    resolved, the name is returned instead of addresses.
     """
     host = _host(url)
     try:

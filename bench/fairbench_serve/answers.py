@@ -231,7 +231,7 @@ def _text_bytes(texts: Iterable[str]) -> int:
 # seconds per output token before a worker's first complete answer (8B model on an A100)
 FIRST_TOKEN_S = 0.02
 # SGLang reserves KV memory for a fraction (``new_token_ratio``) of a request's remaining output,
-# counted up to 4,096 tokens. ``RESERVED_SHARE`` is the smallest value of this fraction.
+# counted up to 4,096 tokens. ``RESERVED_SHARE`` is the smallest value of ``new_token_ratio``.
 RESERVED_SHARE, MOST_RESERVED = 0.098, 4_096
 LATEST_SHARE = 0.05  # weight of the latest answer in the average time per token
 
@@ -291,8 +291,8 @@ def broken_off(
     """Return the charge for an incomplete answer.
 
     All tokens of the prompt are charged. If the client abandoned the answer (``left``), the client
-    also pays for the memory that the engine reserved for the remaining output. Without this charge,
-    a client could reserve memory for free by requesting long answers and disconnecting early.
+    also pays for the memory that the engine reserved for the remaining output. If reserved memory
+    were free, a client could request long answers and disconnect early.
 
     Without streaming, the router does not see tokens before the end of an answer, so an unfinished
     answer is charged one token per ``token_s`` seconds since the request was sent. For a streamed

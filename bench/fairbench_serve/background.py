@@ -69,9 +69,9 @@ def keep_large_buffers_apart() -> bool:
     """Put each buffer of ``LARGE_BYTES`` or more into a memory map of its own, if possible.
 
     By default, the C library raises the minimum size of separately mapped buffers (up to 32 MiB)
-    when a large buffer is freed. The next large buffers are then placed in the heap between small
-    long-lived objects. When these buffers are freed, they leave holes, so the heap grows. Returns
-    whether the C library lets the router fix the minimum size.
+    when a large buffer is freed. Later large buffers would then lie in the heap between small
+    long-lived objects, and leave holes when they are freed, so the heap would grow. Returns whether
+    the C library lets the router fix the minimum size of separately mapped buffers.
     """
     return _called("mallopt", M_MMAP_THRESHOLD, LARGE_BYTES)
 

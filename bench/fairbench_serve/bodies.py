@@ -157,8 +157,8 @@ def usual_bytes() -> int:
 class _Shares:
     """A limit of ``most`` units (bytes or bodies) that clients share.
 
-    A client's units may not exceed the free units. The first client can therefore take at most half
-    of the limit, and the second client at most half of the rest.
+    A client's bytes or bodies may not exceed the free rest of the limit. If each client takes all
+    that it may, the first client gets half of the limit, and the second client gets a quarter.
     """
 
     def __init__(self, most: int) -> None:
@@ -167,7 +167,7 @@ class _Shares:
         self._all = 0
 
     def would_have(self, client: str, more: int) -> tuple[int, bool]:
-        """Return a client's units if it took ``more`` units, and whether the limit allows this."""
+        """Return a client's bytes or bodies after adding ``more``, and whether they are allowed."""
         own = self._had[client] + more
         return own, own <= self._most - self._all - more
 
@@ -181,9 +181,9 @@ class _Shares:
 class BodyMemory:
     """A limit on the memory of all request bodies; no single client can use up this memory.
 
-    All bodies together may use ``most`` bytes. A body counts toward this limit from its first byte
-    until its request ends. The number of bodies that are still arriving is also limited, because
-    each of them occupies a connection.
+    All bodies together may use ``most`` bytes. The bytes of a body count from its first byte until
+    its request ends. A second limit applies to the number of bodies that are still arriving,
+    because each of them occupies a connection.
     """
 
     def __init__(self, most: int) -> None:

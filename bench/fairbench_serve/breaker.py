@@ -1,7 +1,7 @@
 """Circuit breakers, which pause workers that fail requests while other workers serve them.
 
-A refusal (HTTP status 4xx) pauses a worker only for requests of the refused kind. For example, the
-worker may lack the requested model, or its context may be too short for the prompt.
+A refusal (HTTP status 4xx) pauses a worker only for requests of the refused kind. For example, a
+worker without the requested model refuses all requests for this model.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TRIPS_AFTER = 3
 FIRST_REST_S = 5.0
 # maximum number of seconds for which a worker with an open breaker gets no requests
 LONGEST_REST_S = 60.0
-# maximum number of remembered kinds of requests, of served clients, and of failed workers
+# maximum number of entries in each table: refused kinds of requests, clients, failed workers
 MOST_KINDS = 1024
 
 
@@ -147,10 +147,10 @@ class Refusals:
 
     A kind is a hash of properties such as model and fields; a size is the number of tokens that a
     request needs. After ``TRIPS_AFTER`` refusals, the worker gets no requests of the same kind and
-    at least the same size during a pause. The pause is as long as in ``Breakers``. After the pause,
-    one request of the refused kind tests the worker. When the worker serves a request of this kind,
-    its refusals of equal or smaller requests are forgotten. If one client sent all refused
-    requests, only this client's requests avoid the worker, because their content may be the cause.
+    at least the same size during a pause. After the pause (see ``Breakers``), one request of the
+    refused kind tests the worker. A served request deletes the worker's refusals of equal or
+    smaller requests of the same kind. If one client sent all refused requests, only this client's
+    requests avoid the worker, because their content may be the cause.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -175,7 +175,7 @@ class Refusals:
         return True
 
     def record_service(self, worker: int, kind: int, size: int) -> None:
-        """Record that a worker served a request of this kind and size."""
+        """Record that a worker served a request of the given kind and size."""
         state = self._kinds.get(kind, {}).get(worker)
         if state is not None:
             state.sizes = [one for one in state.sizes if one > size]
@@ -183,7 +183,7 @@ class Refusals:
                 del self._kinds[kind][worker]
 
     def avoided(self, kind: int, size: int, client: str) -> Collection[int]:
-        """Return the workers that a request of this kind and size should avoid."""
+        """Return the workers that a request of the given kind and size should avoid."""
         now_s, found = self._now_s(), []
         for worker, state in self._kinds.get(kind, {}).items():
             if not state.covers(size, client):
@@ -216,7 +216,7 @@ class Doubts:
             del self._doubts[next(iter(self._doubts))]
 
     def clear_doubts(self, worker: int, kind: int) -> None:
-        """Forget a worker's failures with this kind of request, because it has now served one."""
+        """Forget a worker's failures after the worker has served a request of kind ``kind``."""
         self._doubts.pop((worker, None), None)
         self._doubts.pop((worker, kind), None)
 

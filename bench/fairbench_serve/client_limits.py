@@ -148,8 +148,8 @@ class Quotas:
     is checked before and after the body is read. An accepted request takes its prompt and reserved
     output from the bucket. When the request ends, its true cost replaces the reservation.
 
-    In any period, a client can exceed its rate by one minute's quota. Costs above a reservation
-    also exceed the rate, until refills have paid for them. ``now_s`` returns the time in seconds.
+    In any period, a client can exceed its rate by one minute's quota. A request's cost above its
+    reservation exceeds the rate until refills pay. ``now_s`` returns the time in seconds.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:

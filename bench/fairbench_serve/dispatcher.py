@@ -1,7 +1,7 @@
 """The dispatcher, which keeps the state of workers, requests and caches for the router.
 
-The dispatcher uses no sockets and no asyncio tasks; its methods take effect at once. The dispatcher
-simulates an assumed cache for each worker, an upper bound on its cached prompts.
+The dispatcher uses no sockets and no asyncio tasks; its methods take effect at once. An assumed
+cache of each worker has at least the prompts that the worker has cached.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class _LosingCache(KVCache):
 class AssumedCache:
     """A simulated cache of the size of a worker's KV memory, with the worker's finished prompts.
 
-    KV events report a worker's evictions sooner and more exactly. Evictions from the assumed cache
-    keep the router's memory small if the worker sends no KV events, if token ids are approximate,
-    or if the worker never cached a prompt. ``on_evict(prefix, tokens)`` is called for tokens that
-    the worker can no longer have in its cache. Queued prompts are not added, because they would
-    evict tokens that the worker still has.
+    KV events report a worker's evictions sooner and more exactly than the assumed cache. Evictions
+    from the assumed cache keep the router's memory small if the worker sends no KV events, if token
+    ids are approximate, or if the worker never cached a prompt. ``on_evict(prefix, tokens)`` is
+    called for tokens that the worker can no longer have in its cache. Queued prompts are not added,
+    because they would evict tokens that the worker still has.
     """
 
     def __init__(self, pool_tokens: int, on_evict: Callable[[Prompt, int], None]) -> None:
@@ -294,8 +294,8 @@ class Dispatcher:
                 self.router.on_first_token(request, flight.routed, flight.first_token_s)
             self.router.on_finish(request, flight.routed, output, self.now_s())
         if self.router.wants_evictions and output_tokens:
-            # No later prompt matches the placeholder ``output``, and no cache will report its
-            # eviction. The router therefore removes ``output`` at once.
+            # The placeholder ``output`` is removed from the router's tree at once, because no later
+            # prompt matches it, and no worker will report that it was evicted.
             self.evicted(flight.routed, (*request.prompt, output), output_tokens)
         self._remove_if_empty(flight.worker)
         self.release()

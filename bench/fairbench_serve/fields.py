@@ -6,7 +6,7 @@ so.
 
 Engines compile and evaluate constraints in their scheduler process for the whole batch, so a
 pattern that backtracks for minutes stops all clients. Constraints of unbounded cost are refused
-unless the operator allows them. Constraints of bounded cost are limited in size.
+unless the operator allows them; all other constraints have a maximum size.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Raw: TypeAlias = msgspec.Raw
 Fields: TypeAlias = dict[str, Raw]
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-# Engines store integers such as top_k and seeds in tensors of 32 or 64 bits. A larger integer would
-# crash the whole engine.
+# Engines store integers such as top_k and seeds in tensors of 32 or 64 bits. An integer beyond 32
+# or 64 bits would crash the whole engine.
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 # Engines divide logits by the repetition penalty. A penalty such as 1e-40 would give infinite
@@ -45,15 +45,15 @@ MOST_BIAS = 100.0
 # maximum number of log-probabilities per token, as in OpenAI's API
 FewLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]
 
-# Fields that are accepted but not passed on: the router sets them itself, or engines ignore them.
+# The router accepts these fields but sets them itself, or drops them because engines ignore them.
 DROPPED = frozenset(
     {"rid", "routing_key", "user", "log_metrics", "no_logs", "metadata", "store", "service_tier"}
     | {"safety_identifier", "prompt_cache_key"}
     # ``stream_interval`` is dropped, because it would change the number of tokens per event.
     | {"stream_interval"}
 )
-# Engines need the values of these fields as integers. Clients may write an integer as a float such
-# as 64.0, which OpenAI's API accepts.
+# Clients may write the values of ``INTEGERS`` as floats such as 64.0, which OpenAI's API accepts,
+# but engines accept only integers.
 INTEGERS = frozenset(
     {"max_tokens", "max_completion_tokens", "min_tokens", "max_new_tokens", "min_new_tokens"}
     | {"max_output_tokens", "max_tool_calls", "priority"}
@@ -62,13 +62,13 @@ INTEGERS = frozenset(
 )
 _NULL, _FALSE = b"null", b"false"
 _NOTHING: Container[object] = (_NULL, _FALSE)
-# values that have no effect, besides null and false; 0 is the default priority of engines
+# values of fields that have no effect; engines' default priority is 0
 _ABSENT: Mapping[str, Container[object]] = {"priority": (_NULL, _FALSE, b"0")}
 STORED = (
     "a worker gives a stored response to any client that knows its id, and no other worker has the "
     "response; send the earlier turns in 'input'"
 )
-# fields that would be unfair to other clients, each with the reason for the error message
+# body fields that are refused as unfair to other clients, each with the text for the error message
 UNFAIR = {
     "priority": "a client could put its requests before those of other clients; the operator "
     "orders clients with --weights or --set gateway.priority",
@@ -474,8 +474,8 @@ class _Budget:
 class _Place:
     """A position in a JSON value: its depth, enclosing objects, and number of repetitions.
 
-    ``within`` holds the followed references, each with the id of the object that defines its
-    target.
+    ``within`` holds the references that lead to the position, with the id of the object that
+    defines the target of each.
     """
 
     depth: int
@@ -488,7 +488,7 @@ class _Place:
 class _Walk:
     """A walk over a value that contains JSON schemas, which also follows references.
 
-    The walk checks every part of the value as if it were a schema, because engines may move schemas
+    Every part of the value is checked as if it were a schema, because engines may move schemas
     between levels and accept different spellings of keys.
     """
 

@@ -140,7 +140,7 @@ async def hold_requests(
 def _as_workers_say(most: int | None, info: WorkerInfo, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return gateway settings that keep the engines full and their own queues almost empty.
 
-    Settings in ``given`` override the sizes that workers report.
+    The user's settings ``given`` override the limits on requests that workers report.
     """
     found: dict[str, Any] = {}
     if most is None:

@@ -92,7 +92,7 @@ class Health:
     def stalled(self, worker: int) -> None:
         """Make a worker that produces no tokens unavailable, and end its requests.
 
-        The ended requests are not retried, because any of them may have caused the stall.
+        No request of the worker is retried, because any of them may have stalled the worker.
         """
         self._stalled.add(worker)
         self.breakers.reset(worker)
@@ -199,7 +199,7 @@ class WorkerWatch:
 
     def __post_init__(self) -> None:
         self._silent_s: defaultdict[int, float] = defaultdict(float)
-        # values as text, because a NaN value is not equal to itself
+        # metric values as text; as floats, two NaN values would differ
         self._told: dict[int, list[str]] = {}
 
     def heard(self, worker: int) -> None:

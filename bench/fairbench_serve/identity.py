@@ -1,8 +1,8 @@
 """Identification of a request's client, and protection against pages of other web sites.
 
 A web page can make its own host name resolve to an address of this machine or network (DNS
-rebinding). DNS rebinding makes a browser take this server for the page's site, but the browser
-sends the page's host name.
+rebinding). Under DNS rebinding, the browser takes this server for the page's site, but the header
+Host has the page's host name.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
     def enter(self, request: Request, on_sent: OnSent, wish: Wish) -> RequestInFlight | None:
         """Put a request into the queue, and send it at once if possible.
 
-        For a sent request, returns its state at the worker. For a queued request, returns None, and
+        Returns a sent request's state at its worker. For a queued request, returns None, and
         ``on_sent`` later gets the state or a Problem. Raises Problem with HTTP status 429 if the
         queue refuses the request, or another Problem if the request cannot be sent.
         """

@@ -47,8 +47,8 @@ RUN_TOKENS = 256
 class _Run:
     """A run of consecutive cache blocks that follows the first ``start`` tokens of ``parent``.
 
-    ``ids`` holds the token ids of the run's blocks. Each entry of ``hashes`` is the hash of a block
-    of ``block_size`` tokens.
+    ``ids`` holds the token ids of the consecutive blocks. Each entry of ``hashes`` is the hash of a
+    block of ``block_size`` tokens.
     """
 
     parent: _Run | None
@@ -123,7 +123,7 @@ class BlockIndex:
         if parent is not None:
             run = self._runs.get((group, parent))
             if run is None:
-                # The parent block was stored before the subscription, so the prompt is unknown.
+                # The prompt of a block is unknown if its parent was stored before the subscription.
                 return
             start = run.end_of(run.hashes.index(parent))
         for index, name in enumerate(event.block_hashes):
@@ -222,9 +222,9 @@ class Subscriber:
     ``MAX_UNREADABLE`` consecutive unreadable messages, the worker's events are ignored until the
     worker restarts. ``on_follow`` is called when the reader starts or stops ignoring events.
 
-    The message numbers do not show that the last message, or a message before the subscription, was
-    lost. The reader therefore requests missing messages at the start and after ``quiet_s`` seconds
-    without a message.
+    Message numbers do not show that the last message or a message before the subscription was lost.
+    For this reason, the reader requests messages at the start and after ``quiet_s`` seconds without
+    a message.
     """
 
     def __init__(
@@ -361,7 +361,7 @@ class Subscriber:
         def take(message: NumberedBatch) -> bool:
             nonlocal is_first
             if message.seq == known and message.batch.ts != known_s:
-                # The next call of ``_catch_up`` requests the messages after the restart.
+                # The next call of ``_catch_up`` requests the messages after the worker's restart.
                 self.restart()
             elif message.seq >= self._next:
                 self.gaps += is_first
@@ -401,7 +401,7 @@ class Subscriber:
                         break
         except (TimeoutError, ValueError) as error:
             if isinstance(error, ValueError) and not self._received:
-                # Before the first KV event, a replay that cannot be decoded also counts.
+                # Before the first KV event, an unreadable replay counts as an unreadable message.
                 self._count_unreadable()
             # Log only the first of several consecutive failures.
             if not self._replay_fails:
@@ -432,7 +432,7 @@ class Subscriber:
         self._index.clear()
 
     def _count_unreadable(self) -> None:
-        """Count an invalid message; raise Unreadable if ``MAX_UNREADABLE`` were consecutive."""
+        """Count an unreadable message; after ``MAX_UNREADABLE`` in a row, raise Unreadable."""
         self.unreadable += 1
         self._unreadable += 1
         if self._unreadable >= MAX_UNREADABLE:

@@ -42,8 +42,8 @@ REQUESTS = (
 class TotalsByClient(Collector):
     """Sums of tokens and events by client.
 
-    Each recent client has its own sums, and all other clients share an entry. Only some recent
-    clients have their own histograms, because a histogram has many values.
+    Each recent client has its own sums of tokens and events, and all other clients share an entry.
+    Only some recent clients have their own histograms, because a histogram has many values.
     """
 
     def __init__(self) -> None:

@@ -44,7 +44,7 @@ MOST_CLIENTS = 200_000  # maximum number of entries for clients in a message
 LONGEST_ORIGIN = 64  # maximum number of characters of a router's id
 
 Versions = dict[str, dict[str, int]]
-"""Version numbers of clients' totals, by router and by part (``router`` or ``gateway``)."""
+"""Version numbers of clients' charge totals, by router and by part (``router`` or ``gateway``)."""
 PATH = "/peers/totals"
 # seconds within which another router must answer
 PATIENCE_S = 2.0
@@ -72,7 +72,7 @@ class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def check_message(message: PeerMessage) -> None:
-    """Raise Problem for totals outside the limits, which could make sums infinite or NaN."""
+    """Raise Problem for totals that are too large, which could make sums infinite or NaN."""
     told = {**message.gone, message.origin: message.parts}
     if len(told) > MOST_ORIGINS or any(len(origin) > LONGEST_ORIGIN for origin in told):
         raise bad_request("the message lists more routers than are allowed")
@@ -142,8 +142,8 @@ class Peering:
     def message(self, known: PeerKnowledge | None = None) -> bytes:
         """Return the message for a peer: the totals that it lacks, and the waiting clients.
 
-        While this router has no available worker, the message omits its waiting clients. Otherwise,
-        clients of other routers would have to wait for them.
+        While this router has no available worker, the message omits its waiting clients. Without
+        this omission, clients of other routers would wait for clients that cannot be served.
         """
         known = known or PeerKnowledge()
         versions = known.versions.get(self.origin, {})
@@ -160,7 +160,7 @@ class Peering:
         return msgspec.json.encode(PeerMessage(self.origin, self.fleet, parts, gone))
 
     def _gone(self) -> dict[str, dict[str, Totals]]:
-        """Return the last totals of stopped routers; their lists of waiting clients are empty."""
+        """Return the last charge totals of clients at stopped routers, without waiting clients."""
         now_s = self.dispatcher.now_s()
         newest_s = max((first_s for first_s, _ in self.heard_s.values()), default=-inf)
         found: dict[str, dict[str, Totals]] = {}

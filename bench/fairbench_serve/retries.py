@@ -131,7 +131,7 @@ class Tries:
         return last.worker if last.reason is AttemptFailure.STALE else None
 
     def is_refusal(self, failure: WorkerFailed) -> bool:
-        """Return whether a failure was a refusal of this kind of request (HTTP status 4xx)."""
+        """Return whether the worker refused what was requested (most HTTP statuses 4xx)."""
         status = 0 if failure.answer is None else failure.answer.status
         of_worker = status in OF_WORKERS and not self.has_key
         return 400 <= status < 500 and not of_worker
@@ -156,7 +156,7 @@ class Sessions(NamedTuple):
 
 @dataclass(eq=False)
 class Attempts:
-    """A sender of requests that tries workers until one answers, and records the cost."""
+    """A sender that tries workers until one answers, and records each request's cost."""
 
     workers: Sequence[WorkerAddress]
     sessions: Sessions
@@ -175,10 +175,10 @@ class Attempts:
         """Return the answer that a worker gives to a request.
 
         The request is sent again if a worker cannot be reached (at most once per worker) or has
-        closed a reused connection. After any other failure, the request is retried once, at another
-        worker or, if the connection broke, at any worker. Further retries take place only if all
-        failures were error answers, and if there is another worker whose last request succeeded. If
-        the worker's process has ended, the request is not retried.
+        closed a reused connection. After a failure of another kind, the request is retried once, at
+        another worker or, if the connection broke, at any worker. Further retries take place only
+        if all failures were error answers, and if there is another worker whose last request
+        succeeded. If the worker's process has ended, the request is not retried.
 
         Raises Problem if no worker has answered.
         """
@@ -328,7 +328,7 @@ class Attempts:
     ) -> AttemptFailure:
         """Return why an attempt failed, after a health check if the connection failed.
 
-        If the client disconnects during the check, the attempt is recorded as left or evicted.
+        If the client disconnects during the health check, the reason is LEFT or EVICTED.
         """
         if failed.reason not in DISCONNECTED:
             return failed.reason

@@ -1,7 +1,7 @@
 """A plugin for other projects' routers, which lets a router of fairbench choose the worker.
 
-A fork of vllm-router calls ``make_policy`` through its flag ``--external-policy-factory``. See the
-fork in ``integration/vllm_router`` of llm-d-incubation/py-inference-scheduler. The Python scheduler
+A fork of vllm-router calls ``make_policy`` through its flag ``--external-policy-factory``. The fork
+is in ``integration/vllm_router`` of llm-d-incubation/py-inference-scheduler. The Python scheduler
 of llm-d uses the scorer ``examples/llmd_scorer.py``. Both vllm-router and llm-d report each
 worker's number of requests in flight, but neither the end of a request nor its tokens.
 """

@@ -202,11 +202,11 @@ def tell_ended(context: RunContext, name: str, error: str, number: int, count: i
 
 # A test of the processor's speed makes ``ADDITIONS`` additions, which take less than 0.1 s.
 ADDITIONS = 500_000
-# The simulation of a request takes as long as 4,500 to 30,000 additions (six schedulers, bundled
-# workloads).
+# With the six schedulers and the bundled workloads, the simulation of a request takes as long as
+# 4,500 to 30,000 additions.
 ADDITIONS_PER_REQUEST = 10_000
 BYTES_PER_REQUEST = 220
-LARGE = 200_000  # Above this number of requests, commands first show an estimate of the duration.
+LARGE = 200_000  # Above this number of requests, commands first estimate the simulation's time.
 
 
 class TimeEstimate(NamedTuple):
@@ -225,7 +225,7 @@ class TimeEstimate(NamedTuple):
 
     @property
     def large(self) -> bool:
-        """Whether the simulations take so long that users should first see the estimate."""
+        """Whether users should first see how long the simulations will take."""
         return self.requests > LARGE
 
     def __str__(self) -> str:

@@ -183,7 +183,7 @@ def calls_of_groups(groups: Sequence[LoadGroup], seed: int) -> list[list[AskedLo
 
 
 def _weighted(group: LoadGroup, calls: Mapping[str, Sequence[list[MeanCall]]]) -> list[AskedLoad]:
-    """Return the second half of each client's sample, with weights for all of its programs."""
+    """Return the second half of each client's programs, weighted to stand for all its programs."""
     sizes = {plan.client: expected_programs(plan) for plan in group.plans}
     late = {client: made[len(made) // 2 :] for client, made in calls.items()}
     there = sum(sizes[client] for client in late)
@@ -241,7 +241,7 @@ def busiest_minute(
     duration_s: float,
     dp: int,
 ) -> dict[str, float | None]:
-    """Return the load and the time of the busiest minute, and the ratio of this load to the mean.
+    """Return the peak load in GPU seconds per second, its time, and its ratio to the mean load.
 
     GPU times assume that no tokens are cached. If no client sends requests, ``peak`` is None.
     """

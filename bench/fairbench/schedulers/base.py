@@ -1,8 +1,8 @@
 """The interfaces of this package: the methods of a local scheduler and of a router.
 
 A scheduler is a pure state machine: it reads no clock, no random source and no socket. The host
-passes times and facts as arguments, and receives decisions as return values. The same scheduler can
-therefore run in the simulator, in a real engine, in a router process or in a gateway's queue.
+passes times and facts as arguments, and receives decisions as return values. Schedulers can run
+unchanged in the simulator, in a real engine, in a router process or in a gateway's queue.
 
 While a host serves a request, it calls a local scheduler's hooks in this order:
 
@@ -14,7 +14,7 @@ host calls ``on_admitted`` before it resumes the generator of ``select``. Events
 have an order: steps end (``on_tokens``, then ``on_finish``), requests arrive, and the engine makes
 an admission pass.
 
-A host calls a router's ``prepare`` once. For each request, the host then calls ``route``,
+A host calls a router's ``prepare`` once. For each request, a host calls a router's ``route``,
 ``on_first_token`` and ``on_finish``. If ``route`` returns None, the host calls ``route`` again
 later. If the worker does no work for the request, the host calls ``on_failure`` instead of
 ``on_finish``. The host may call ``on_evict`` at any time after ``prepare``.
@@ -108,7 +108,7 @@ class Setup:
     def weighted(self, owner: str, weights: Mapping[str, float] | None) -> Setup:
         """Return a setup in which ``weights`` override the weights of some clients.
 
-        If the host later changes another weight in this setup, the new setup changes, too. Raises
+        All other weights of the returned setup follow later changes of the original setup. Raises
         UsageError for an unknown client; the message names the scheduler ``owner``.
         """
         if not weights:
@@ -209,7 +209,7 @@ class LocalScheduler(HasOptionalHooks, ABC):
     # outputs that were charged in advance.
     refunds_tokens: bool = False
     # If ``wants_costs`` is true, the scheduler uses ``setup.costs``. A real server measures its
-    # steps to provide these costs.
+    # steps to provide ``setup.costs``.
     wants_costs: bool = False
     # If ``preempts`` is true, the engine makes admission passes even if the running batch is full.
     preempts: bool = False
@@ -252,9 +252,9 @@ class LocalScheduler(HasOptionalHooks, ABC):
 
         The host sends True to the generator if the candidate was admitted (after calling
         ``on_admitted``), and False if the engine's memory was short. SGLang's own schedulers end
-        the admission pass at the first candidate that does not fit. The generator may also yield
-        ``Preempt(request)``, which asks the host to free the KV memory of a running request.
-        ``now_s`` is in seconds on the host's clock.
+        the admission pass at the first candidate that does not fit. Besides candidates, ``select``
+        may yield ``Preempt(request)``, which asks the host to free the KV memory of a running
+        request. ``now_s`` is in seconds on the host's clock.
         """
 
     def may_preempt(self, view: WaitingView, now_s: float) -> bool:
@@ -462,8 +462,8 @@ class OptionalHooks(Protocol):
     def step_tokens(self, running: RunningView, now_s: float) -> int:
         """Return the limit on prompt and output tokens together in the next step.
 
-        Only vLLM, whose steps mix prompts and outputs, calls ``step_tokens``. The step also obeys
-        vLLM's own limit on tokens, and every running request still gets an output token.
+        Only vLLM, whose steps mix prompts and outputs, calls ``step_tokens``. A step of vLLM also
+        obeys vLLM's own limit on its tokens, and every running request gets an output token.
         """
 
     def pass_s(self) -> float:
@@ -477,8 +477,8 @@ class OptionalHooks(Protocol):
     def sort_queue(self, queue: SortableQueue) -> Sequence[Request] | None:
         """Return all waiting requests in a new order, or None to leave the queue unchanged.
 
-        Only the simulated SGLang calls ``sort_queue``, in each admission pass. Afterwards,
-        ``select`` must yield the requests in the order that ``sort_queue`` returned.
+        Only the simulated SGLang calls ``sort_queue``, in each admission pass. After a call of
+        ``sort_queue``, ``select`` must yield the requests in the returned order.
         """
 
     def chunk_limit(self, left: int, budget: int) -> int | None:
@@ -500,8 +500,8 @@ class OptionalHooks(Protocol):
     def on_iteration(self, prompt_tokens: int, start_ps: int, end_ps: int) -> None:
         """Record the times of an iteration in picoseconds; ``prompt_tokens`` is 0 for decoding.
 
-        Only simulated engines call ``on_iteration``. A call may combine several decode steps,
-        unless the scheduler defines ``decodes_first``.
+        Only simulated engines call ``on_iteration``. A call of ``on_iteration`` may combine several
+        decode steps, unless the scheduler defines ``decodes_first``.
         """
 
 

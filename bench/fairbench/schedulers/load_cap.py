@@ -92,7 +92,7 @@ class BatchCost:
 
 AUTO = "auto"
 NONE = "none"
-# The setting ``auto`` limits a batch to this many units; 1/6 of a step's time is then fixed.
+# With ``auto``, the cost of a batch is at most 5 x the fixed time of a step, or 5/6 of the step.
 CAP_UNITS = 5
 
 

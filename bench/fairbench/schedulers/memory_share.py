@@ -1,21 +1,21 @@
 """Fair shares of a worker's KV memory, which decide which waiting requests may be admitted.
 
 An eviction policy by client (``ClientEviction``) evicts cached tokens of clients above their memory
-share. Tokens that running requests use (pinned tokens) cannot be evicted. ``MemoryShare`` therefore
-also decides which requests may be admitted.
+share. Tokens that running requests use (pinned tokens) cannot be evicted. Since pinned tokens stay
+in memory, ``MemoryShare`` decides which requests may be admitted.
 
 - A request *within the share* of its client may be admitted. The share must cover the client's
   pinned tokens and the tokens that the request would pin. A client without pinned tokens may always
   run one request, even if the request exceeds the share.
 - A request above the share of its client *borrows* memory. A borrowing request may be admitted only
-  if no other client waits with a request within its share. A borrowing request must also fit into
-  the free memory and the cached tokens above the clients' shares. No cached token within a client's
-  share is evicted.
+  if no other client waits with a request within its share. A borrowing request must fit into the
+  sum of the free memory and the cached tokens above the clients' shares. No cached token within a
+  client's share is evicted.
 
 Requests that may not be admitted now are hidden from the local scheduler. The eviction policy
-defines the shares. Output tokens are not counted at admission, because output lengths are not known
-in advance. The page docs/appendix/theory.md proves a theorem on fair shares of memory, and engines
-check the theorem's assumption during a run.
+defines the clients' shares of memory. Output tokens are not counted at admission, because output
+lengths are not known in advance. The page docs/appendix/theory.md proves a theorem on fair shares
+of memory, and engines check the theorem's assumption during a run.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class MemoryShare:
         return admitted
 
     def _note_admissions(self) -> None:
-        """Count the memory of the requests that were admitted since the last call."""
+        """Count the memory of requests that were admitted since this method was last called."""
         if len(self._waiting) == self._count:
             return
         self._count = len(self._waiting)

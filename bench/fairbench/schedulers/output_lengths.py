@@ -20,8 +20,8 @@ class MeanAnswers:
     """The mean output length of a client's requests, or of all requests for a new client."""
 
     def __init__(self) -> None:
-        # ``_of`` maps each client to the number and total tokens of its outputs, least recent
-        # first.
+        # ``_of`` maps clients to the number and total tokens of their outputs; the client whose
+        # last output is oldest is first.
         self._of: dict[str, tuple[int, int]] = {}
         self._all = (0, 0)
 
@@ -50,7 +50,7 @@ class MeanAnswers:
     def expected_total(self, request: Request, produced: int) -> int:
         """Return the expected total output of a request in tokens, at least ``produced`` + 1.
 
-        The expectation is the mean of the client's finished outputs, or the request's
+        The expected total output is the mean of the client's finished outputs, or the request's
         ``max_new_tokens`` if the client has no finished output.
         """
         requests, tokens = self._of.get(request.client, (0, 0))
@@ -61,13 +61,13 @@ class MeanAnswers:
 class OutputLengths:
     """Expected output lengths, which are moving averages over each client's finished requests.
 
-    A client without finished requests gets the average of all clients. Before any request has
-    finished, the expected length is ``PRIOR_OUTPUT_TOKENS``.
+    For a client without finished requests, the expected length is the average of all clients'
+    outputs. Before any request has finished, the expected length is ``PRIOR_OUTPUT_TOKENS``.
     """
 
     def __init__(self) -> None:
         self._everybody = _Average(PRIOR_OUTPUT_TOKENS, 0)
-        # ``_of_client`` holds the clients' averages, the least recently updated first.
+        # ``_of_client`` maps clients to average output lengths, the least recently updated first.
         self._of_client: dict[str, _Average] = {}
 
     def expected(self, client: str) -> float:

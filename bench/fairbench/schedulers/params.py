@@ -18,7 +18,7 @@ from fairbench.named import Named, named
 
 P = TypeVar("P")
 
-# types of parameters; all floats are finite
+# types of the values of schedulers' parameters; all floats are finite
 Positive = Annotated[FiniteFloat, Gt(0)]
 NotNegative = Annotated[FiniteFloat, Ge(0)]
 PositiveInt = Annotated[int, Gt(0)]
@@ -49,7 +49,7 @@ def param_names(params_class: type) -> list[str]:
     """Return the names of the parameters that can be set, in the order of the part's file.
 
     The parameters in ``constants`` no longer exist, or are inherited but not used. Users cannot set
-    these parameters, but stored experiments may contain their values.
+    the parameters in ``constants``, but stored experiments may contain their values.
     """
     constants = getattr(params_class, "constants", ())
     return [field.name for field in fields(params_class) if field.name not in constants]

@@ -22,9 +22,9 @@ Share = Annotated[FiniteFloat, Ge(0), Le(0.95)]
 class Terms(NamedTuple):
     """A limit on a client's lead in service over clients that wait at other gateways.
 
-    The limit on the lead, in tokens divided by weight, grows by ``ahead_tok_s`` per second since
-    the last message that reported the waiting client. A constant limit could leave workers idle
-    until the next message. A message older than ``forget_s`` seconds limits no lead.
+    The limit on a lead, in tokens divided by weight, is ``ahead_tok_s`` x the seconds since the
+    last message that reported the other client. If leads had a constant limit, workers could idle
+    until the next message. Messages older than ``forget_s`` seconds are ignored.
     """
 
     ahead_tok_s: float
@@ -47,8 +47,8 @@ class RoutersParams:
     ``delay_s`` is the delay of a message between routers, in seconds. ``lost`` and ``repeated`` are
     the fractions of messages that are lost or sent again ``every_s`` / 2 seconds later.
 
-    A client's lead in service over a client that waits at another router is limited. The limit, in
-    tokens divided by weight, is ``ahead_tok_s`` for each worker and each second since the last
+    A client's lead in service over a client that waits at another router is limited. The largest
+    allowed lead, in tokens divided by weight, is ``ahead_tok_s`` x workers x seconds since the last
     message that reported the waiting client. A good value of ``ahead_tok_s`` is about a worker's
     service rate in tokens per second; with a lower value, the fleet idles between messages.
 
@@ -104,8 +104,8 @@ class Totals(NamedTuple):
     maps each client to the places (workers or bands) with queued requests of the client.
 
     If ``since`` is above 0, ``charged`` and ``raised`` contain only clients whose sums changed
-    after version ``since``, which the receiver must know. A client's entry has all its sums, or is
-    empty if the sender has deleted them. ``waiting`` always lists all waiting clients.
+    after version ``since``, which the receiver must know. A client's entry has all sums of the
+    client, or is empty if the sender deleted them. ``waiting`` always lists all waiting clients.
     """
 
     version: int
@@ -126,9 +126,9 @@ class Exchanges(Protocol):
         """Start to record charges for other routers, before the first request."""
 
     def export_totals(self, since: int = 0) -> Totals:
-        """Return this router's sums of charges, for receivers that know version ``since`` of them.
+        """Return this router's sums of charges that changed after their version ``since``.
 
-        The message contains all clients if ``since`` is 0 or too old.
+        If ``since`` is 0 or later changes were forgotten, the sums of all clients are returned.
         """
 
     def charged_totals(self) -> Sums:
@@ -199,8 +199,8 @@ class Changes:
     def __init__(self, most: int = MOST) -> None:
         self.version = 0
         self._most = most
-        # ``_noted`` maps each client to the version of the sums that first contained its last
-        # change. Clients are sorted by their last changes.
+        # ``_noted`` maps each client to the version of the charge sums in which the client's sums
+        # last changed. The client whose last change is oldest is first.
         self._noted: dict[str, int] = {}
         self._forgotten = 0
 
@@ -214,7 +214,7 @@ class Changes:
     def exported(self, since: int) -> list[str] | None:
         """Begin a new version of the sums; return the clients whose sums changed after ``since``.
 
-        The clients are sorted by the time of their last change. The result is None if the message
+        The clients are sorted by the time of their last change. Returns None if the next message
         must contain all clients. A call takes time in proportion to the number of returned clients.
         """
         whole = not max(1, self._forgotten) <= since <= self.version
@@ -229,12 +229,12 @@ class Changes:
         return found[::-1]
 
 
-# keys for a client's rounds of quanta and for its waived credit (see ``SharedCredit``)
+# keys in ``raised`` for a client's rounds of quanta and its waived credit (``SharedCredit``)
 ROUNDS, WAIVED = 0, 1
 
 
 class CreditChange(NamedTuple):
-    """A change of a client's credit by quanta (``rounds``), charges by worker and waived credit."""
+    """A change of a client's credit: rounds of quanta, charges by worker, and waived credit."""
 
     rounds: float
     charged: Mapping[int, float]
@@ -297,7 +297,7 @@ class SharedCredit:
         return Totals(self._changes.version, charged, raised, since=since)
 
     def new_changes(self, origin: str, totals: Totals) -> dict[str, CreditChange]:
-        """Return each client's change that a router's message reports, or {} for an old message."""
+        """Return the changes of clients' credits in a router's message; {} for an old message."""
         newly = self.others.newer(origin, totals)
         if newly is None:
             return {}
@@ -307,8 +307,8 @@ class SharedCredit:
             levels = totals.raised.get(client, {})
             more = {at: to - own.get(at, 0.0) for at, to in levels.items() if to > own.get(at, 0.0)}
             if more:
-                # The reported sums are stored, because adding differences could cause rounding
-                # errors.
+                # The client's sums in the message are stored, because adding differences of sums
+                # could cause rounding errors.
                 self._levels[client] = own | {at: levels[at] for at in more}
                 self._changes.note(client)
             charged = newly.get(client, {})
@@ -416,8 +416,8 @@ class SharedCounters:
     ) -> None:  # fmt: skip
         """Apply new charges and counter lifts of another router, and record its waiting clients.
 
-        Only sums for ``place`` (a worker or a gateway's priority) are applied. ``raised`` has the
-        total by which each client's counter was lifted.
+        Only charges and lifts at ``place`` (a worker or a gateway's priority) are applied.
+        ``raised`` has the total by which each client's counter was lifted.
         """
         for client, of in charged.items():
             if place in of:
@@ -456,8 +456,8 @@ class SharedCounters:
             behind = own - self._counters[other]
             if behind > 0:
                 ahead = max(ahead, behind)
-                # The allowed lead over ``other`` grows by ``rate`` per second since the message
-                # that reported ``other``; at a rate of 0, no lead is allowed.
+                # The client's lead in service over ``other`` may grow by ``rate`` per second since
+                # the message that reported ``other``; if ``rate`` is 0, no lead is allowed.
                 latest = max(latest, heard_s + min(behind / rate if rate else forget_s, forget_s))
         if latest > now_s:
             return latest

@@ -125,7 +125,7 @@ class PrefixTree(Generic[N]):
     def split(self, node: N, tokens: int) -> N:
         """Split the edge above ``node`` after ``tokens`` tokens; return the new upper node.
 
-        The object ``node`` remains as the child of the new node.
+        The object ``node`` becomes the child of the new upper node.
         """
         upper_edge, lower_edge = _cut(node.edge, node.start + tokens)
         parent = node.parent

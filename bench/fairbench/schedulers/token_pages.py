@@ -26,7 +26,7 @@ def segments_of(token_ids: Sequence[int]) -> Prompt:
     it matches only an equal last page. To get a prefix that ends inside a page, call ``truncate``
     on the converted text. Raises OverflowError for an id that is negative or has more than 32 bits.
     """
-    # The text has one character for each byte of the token ids.
+    # ``text`` has one character for each byte of the token ids.
     if not (isinstance(token_ids, array) and token_ids.typecode == "I"):
         token_ids = array("I", token_ids)
     text = str(memoryview(token_ids).cast("B"), "latin-1")
@@ -48,6 +48,6 @@ def narrow(ids: Sequence[int]) -> Sequence[int]:
 
 
 def prompt_apart(ids: Sequence[int], apart: Hashable) -> Prompt:
-    """Convert ids to a prompt that shares prefixes only with prompts of an equal ``apart``."""
+    """Convert ids to a prompt that shares prefixes only with prompts with the same ``apart``."""
     prompt = segments_of(narrow(ids))
     return prompt if apart is None else (Segment(repr(apart), 0), *prompt)

@@ -31,7 +31,7 @@ class Scan(Protocol):
     def skip_debtors(self, credit: Mapping[str, float]) -> None:
         """Skip the remaining requests of clients whose ``credit`` is at most 0.
 
-        The scan checks a client's credit when the scan reaches a request of the client.
+        The queue scan checks a client's credit at each request of the client.
         """
 
     def unskip_all(self) -> None:
@@ -83,9 +83,9 @@ class RunningView(Protocol):
     def would_fit(self, request: Request, without: Collection[Request]) -> bool:
         """Return whether the request could be admitted if the requests in ``without`` did not run.
 
-        The check covers memory, reserved outputs, the load cap and the requests that this pass has
-        admitted. An engine that cannot preempt requests always returns False. Every call of
-        ``would_fit`` iterates over the whole batch.
+        The result depends on memory, reserved outputs, the load cap, and the requests that the
+        current admission pass has admitted. An engine that cannot preempt requests always returns
+        False. Every call of ``would_fit`` iterates over the whole batch.
         """
 
 
@@ -166,7 +166,7 @@ class Room(NamedTuple):
 
     ``slots`` is the number of requests, ``tokens`` is the KV memory for prompts and reserved
     outputs, and ``prompt_tokens`` is the number of prompt tokens in one iteration. ``tokens`` is an
-    upper limit, because it includes every cached prefix that no request uses yet.
+    upper limit on the memory, because it includes every cached prefix that no request uses yet.
     """
 
     slots: int

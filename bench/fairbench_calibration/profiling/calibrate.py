@@ -1,7 +1,7 @@
 """Calibration of a derived profile with the output of one benchmark.
 
-The benchmark's times per token determine three costs: memory reads, the time that each sequence
-adds to a step, and the launch of a step. All other coefficients keep their derived values.
+The benchmark's times per token determine the profile's costs of memory reads, of each sequence in a
+step, and of step launches. The benchmark changes no other coefficient of the derived profile.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fairbench_calibration.profiling.fit import (
 CALIBRATED = "calibrated"  # last part of a calibrated profile's id
 MOST_REQUESTS = 400  # largest number of requests whose times a fit uses
 TOGETHER_S = 1e-3  # first tokens that arrive within this time belong to one iteration
-_LEAST_C_ND = 0.002  # least sampling time of a sequence (ms), which operator tables lack
+_LEAST_C_ND = 0.002  # least sampling time per sequence (ms); operator tables lack sampling times
 _PRIORS = np.array([0.15, 0.7, 0.7])  # prior standard deviations of the logarithms of cost factors
 _WEIGHT = 100  # number of requests above which further requests add no weight to the fit
 _BOUND = np.log(4.0)  # a fit changes each coefficient by at most a factor of 4

@@ -114,11 +114,11 @@ class Derived(NamedTuple):
 
     Attributes:
         profile: The derived timing profile.
-        source: The origin of the times, as text.
+        source: The origin of the iteration times, as text.
         note: The reason why the operator tables were not used, or "".
-        error_pct: Errors of the fit in percent, on iterations that the fit did not use.
+        error_pct: Errors of predicted times of the iterations ``held``, in percent.
         held: The iterations that the fit did not use.
-        times_ms: The times of these iterations without the host's time, shape (n_iterations,), ms.
+        times_ms: GPU times of the iterations ``held`` in ms, shape (n_iterations,).
     """
 
     profile: TimingProfile

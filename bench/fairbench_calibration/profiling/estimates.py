@@ -1,7 +1,7 @@
 """Estimated times of iterations, from tables of measured operators or from a roofline model.
 
-The operator tables come with the optional package ``aiconfigurator-core``. NVIDIA measured each
-operator's time on real GPUs, and the package models how operator times add up to iteration times.
+The operator tables come with the optional package ``aiconfigurator-core``, which adds operator
+times up to iteration times. NVIDIA measured the operators on real GPUs.
 
 The roofline model uses the numbers in a GPU's data sheet and the shape of a model. In an iteration,
 the GPU reads weights and KV cache once, and computes matrix products. In a layer, memory reads and
@@ -116,10 +116,10 @@ def _quiet() -> Iterator[None]:
 
 
 ATTENTION_SHARE = 0.50  # fraction of the GPU's peak that matrix products of attention reach
-# A layer takes (reads^p + products^p)^(1/p). ``OVERLAP`` is the median p of Llama-3.1-8B on 5 GPUs.
+# ``OVERLAP`` is the exponent p of the roofline model (median for Llama-3.1-8B on 5 GPUs).
 OVERLAP = 1.9
-# Times of norms, activations and sampling were measured with SGLang on an A10G (Llama-3.1-8B and
-# 3.2-3B). These kernels read and write memory, so their times scale with the memory bandwidth.
+# Times of norms, activations and sampling with SGLang on an A10G (Llama-3.1-8B and 3.2-3B). With
+# twice the memory bandwidth, norms, activations and sampling are assumed to take half the time.
 MEASURED_GB_S, MEASURED_VOCABULARY = 600, 128_256
 LAYER_US = 88.7  # time for the norms and activations of a layer
 SEQUENCE_US = 50.2  # time for sampling a token of a sequence

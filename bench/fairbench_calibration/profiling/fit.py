@@ -87,7 +87,7 @@ TURNS = (
     {"c0": 2.0, "c_w": 0.3, "p": 0.6, "c_T": 0.3, "c_e": 3.0},
     {"c0": 0.5, "c_w": 0.3, "p": 1.5, "c_T": 2.0, "c_e": 2.0},
 )
-"""Factors for the starting values of three more fits, because a fit can end in a local minimum."""
+"""Factors on the values of ``START`` for three further fits, which may find a better minimum."""
 
 LEAST_P, MOST_P = 1.0, 8.0  # limits on the coefficient p of a timing profile
 NEGLIGIBLE = 1e-4  # a coefficient below this fraction of its starting value becomes 0
@@ -119,16 +119,16 @@ def fitted(
     start: Mapping[str, float] = START,
     prior: float = 0.0,
 ) -> dict[str, float]:
-    """Return the non-negative coefficients that fit the times best.
+    """Return the non-negative coefficients of a timing profile that best fit measured times.
 
-    The coefficients minimise the soft-L1 loss of the logarithms of the times.
+    The coefficients minimise the soft-L1 loss of log(predicted time / measured time).
 
     Args:
         it: The measured iterations.
         times_ms: Times of the iterations in ms, shape (n_iterations,).
         experts_left: Fraction of the experts that a token does not use, 0 for a dense model.
-        waits: 1 for each time that includes a constant delay, otherwise 0; None if no time does.
-            The fitted delay is the coefficient ``delay_ms``.
+        waits: 1 for each time that includes a constant delay, otherwise 0; None means all 0. The
+            fitted delay is the coefficient ``delay_ms``.
         start: The coefficients with which the search begins.
         prior: Weight of the penalty on logarithms of coefficients that differ from ``start``.
     """
@@ -177,7 +177,7 @@ def softened(off: Column) -> Column:
 def minimised(
     residuals: Callable[[Column], Column], logs: Column, least: Column, most: Column
 ) -> Column:
-    """Minimise squared residuals over ``logs`` within bounds, by the Levenberg-Marquardt method."""
+    """Minimise the sum of squared ``residuals`` by the Levenberg-Marquardt method."""
     damping, left = 1e-2, residuals(logs)
     for _ in range(_STEPS):
         units = _TRIAL * np.eye(len(logs))

@@ -2,8 +2,8 @@
 
 Peak speeds are for dense matrices (without sparsity) with 32-bit accumulation, and come from the
 vendors' data sheets. ``pre_load_avail_gib`` comes from logs of SGLang on cards with 80 GB and 24
-GB. For cards without logs, it is the memory that the driver reports, minus 0.5 GiB.
-``mem_fraction_static`` and ``chunked_prefill_size`` are the values that SGLang 0.5.23 chooses.
+GB. For cards without logs, ``pre_load_avail_gib`` is the memory that the driver reports, minus 0.5
+GiB. ``mem_fraction_static`` and ``chunked_prefill_size`` are the values that SGLang 0.5.23 chooses.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ class GPU(NamedTuple):
 
 
 _HOST = Interconnect.PCIE_HOST
-# GeForce cards are assumed to reach 78% of their peak speed in matrix products, the product of two
-# measurements: cuBLAS reaches 92% of the peak on an L20, and layers 85% of cuBLAS on an A100. On an
-# A10G, kernels reach 80% of the memory bandwidth, and error correction takes 6%. GeForce cards lack
-# error correction, so kernels reach 85% of the memory bandwidth. The fraction of the peak speed
-# that an MI300X reaches, ``_MI300X_SHARE``, was not measured.
+# In matrix products, GeForce cards are assumed to reach 78% of their peak speed (0.92 x 0.85).
+# cuBLAS reached 92% of the peak of an L20, and layers reached 85% of the speed of cuBLAS on an
+# A100. On an A10G, kernels reach 80% of the memory bandwidth, and error correction takes 6% of the
+# bandwidth. GeForce cards lack error correction, so kernels reach 85% of the memory bandwidth.
+# ``_MI300X_SHARE``, the fraction of the peak speed that an MI300X reaches, was not measured.
 _GEFORCE = (_HOST, 0.78, 0.85)
 _MI300X_SHARE = 0.50
 _ALL = (
@@ -140,9 +140,9 @@ def find_gpu(text: str) -> GPU:
 
 _DRIVER_GIB = 1.2  # GiB that the driver and CUDA use on an 80-GB A100
 _SIZES = ((35, 2_048, 2_900), (60, 4_096, 7_744), (160, 8_192, 13_888), (inf, 16_384, 26_176))
-"""SGLang's settings: (limit on GPU memory in GB, ``chunked_prefill_size``, reserved MiB).
+"""Rows of SGLang's settings by GPU memory: limit in GB, ``chunked_prefill_size``, reserved MiB.
 
-A row applies to GPUs whose memory is below the row's limit.
+SGLang uses the first row whose limit exceeds the memory of the GPU.
 """
 
 Positive = Annotated[float, Field(gt=0, lt=1e7)]

@@ -65,7 +65,7 @@ class _Answer:
     pieces_s: list[float]
 
     def tokens_at(self, moment_s: float) -> float:
-        """Return how many tokens had arrived at a time, assuming equal pieces after the first."""
+        """Return how many tokens had arrived by a time, if all later pieces have equal sizes."""
         counts = np.linspace(1, BATCH_OUTPUT, len(self.pieces_s))
         return float(np.interp(moment_s, self.pieces_s, counts))
 
@@ -224,11 +224,11 @@ async def _events(chunks: AsyncIterable[bytes]) -> AsyncIterator[Answered]:
                 yield found.answer
 
 
-# Weight of the fit's penalty on coefficients that differ from the derived profile: a difference by
-# a factor of e has the residual 0.3, and a predicted time that is wrong by 5% about 1.
+# ``PRIOR`` is the residual of a fitted coefficient that differs from the derived profile by a
+# factor of e. A predicted time that is wrong by 5% has a residual of about 1.
 PRIOR = 0.3
 MEASURED = "probed"  # last part of the id of a profile that was fitted to a measured server
-# The fit starts here, because derived values would hide how step times grow with the batch.
+# Fits start at ``UNMEASURED``; derived values would hide how step times grow with the batch.
 UNMEASURED = {"p": 8.0, "c_nd": 0.0}
 
 
@@ -272,7 +272,7 @@ def fit_probe(probed: Probed, start: TimingProfile, pool_tokens: int | None) -> 
 def observations(probed: Probed) -> tuple[Iterations, Column, Column]:
     """Return the measured iterations, their times in ms, and which times include a delay.
 
-    A time to first token (1) includes the server's constant delay; a step time (0) does not.
+    Times to first token include the server's constant delay; step times do not.
     """
     prompts, batches = probed.prompts, probed.batches
     none, nought = np.zeros(len(prompts)), np.zeros(len(batches))
@@ -290,7 +290,7 @@ def observations(probed: Probed) -> tuple[Iterations, Column, Column]:
 
 
 def worst(found: dict[str, float], delay_ms: float, start: TimingProfile, probed: Probed) -> str:
-    """Return a text with the largest error of the fit."""
+    """Return a text with the largest relative error of a predicted time against a measured time."""
     it, times_ms, waits = observations(probed)
     ours = predicted_ms(found, it) + waits * (delay_ms + start.frontend.request_ms)
     off = np.abs(ours / times_ms - 1)

@@ -23,7 +23,7 @@ from fairbench.streams import stream
 RATES = {"chat": 2.5, "judge": 0.68, "tot": 0.44}
 POLICIES = {DEFAULT_ENGINE: ("fcfs", "lpm"), "vllm": ("fcfs",)}
 BLOCK = 16  # tokens of a KV block in vLLM
-# ``DECIDED`` lists columns of a request's record, in the order in which an engine decides values.
+# ``DECIDED`` lists columns of a request's record, in the order in which an engine sets them.
 DECIDED = (
     *("admitted_s", "cached_tokens", "extend_tokens", "first_token_s", "retractions"),
     *("recompute_tokens", "output_tokens", "finish_s"),
@@ -156,7 +156,7 @@ def compared(spec: ExperimentSpec, ours: RunResult, theirs: RunResult) -> Checke
     for row in rows:
         name = next(name for name in DECIDED if unlike[name][row])
         one, two = (float(values[row]) for values in columns[name])
-        # The difference begins when the first of the two runs decides the value.
+        # The difference begins when either simulation first sets the column ``name``.
         timed = columns[name if name.endswith("_s") else "admitted_s"]
         times_s = [float(side[row]) for side in timed]
         time_s = min((value for value in times_s if value == value), default=inf)

@@ -38,11 +38,11 @@ class Pair:
         return 100 * (self.simulated / self.measured - 1)
 
     def within(self, percent: float) -> bool:
-        """Return whether the simulation's error is defined and at most ``percent`` in size."""
+        """Return whether the simulated value is at most ``percent`` percent too low or too high."""
         return self.error_pct is not None and abs(self.error_pct) <= percent
 
     def as_dict(self) -> dict[str, float | None]:
-        """Return the two values and the error as JSON types, with null if undefined."""
+        """Return the simulated value, the measured value and the error; undefined ones are None."""
         simulated, measured = (x if isfinite(x) else None for x in (self.simulated, self.measured))
         return {"simulated": simulated, "measured": measured, "error_pct": self.error_pct}
 
@@ -136,7 +136,7 @@ def _pair(live: Summary, simulated: Summary, key: str) -> Pair:
 
 
 def live_lines(comparison: LiveComparison) -> Iterator[str]:
-    """Yield the comparison as a table, line by line."""
+    """Yield the lines of a table that compares a real run with its simulation."""
     kind = comparison.kind
     yield f"simulated on {comparison.timing_profile}; {kind} on {comparison.served}"
     yield ""

@@ -48,8 +48,8 @@ class RealReplica(ABC):
         self._sequences: dict[Req, Sequence] = {}
         self._per_client: dict[str, int] = {}  # number of decoding requests by client
         self._stretch: Stretch | None = None
-        # each client's number of decoding requests and of context tokens, in the first step of the
-        # current stretch (consecutive decode steps with the same batch)
+        # each client's numbers of decoding requests and of context tokens, at the start of the
+        # current series of decode steps with the same batch
         self._first: dict[str, Decoding] = {}
         self._idle = True
 

@@ -69,7 +69,7 @@ class EngineProcess:
         self._changed = 0  # number of changed files of the engine, set by ``source``
         self._is_answered = True  # whether the last message was answered
         python = python_of(named)
-        # Through this pair, ``add`` gives the process a socket for each new replica.
+        # Through this pair of sockets, ``add`` sends the process a socket for each new replica.
         self._passing, theirs = socket.socketpair()
         command = [python, "-c", START, str(DOOR), engine, str(theirs.fileno())]
         command += [SOURCE_ONLY] if only_source else []

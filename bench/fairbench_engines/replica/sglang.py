@@ -15,7 +15,7 @@ from fairbench_engines.replica.process import Channel
 from fairbench_engines.replica.remote import RemoteReplica
 
 LEAST_RECENT = "lru"  # the default eviction policy of SGLang
-OWN_ORDER = "lpm"  # SGLang's policy that sorts a waiting queue only up to a limit
+OWN_ORDER = "lpm"  # SGLang's policy that sorts only waiting queues of limited length
 NO_LIMIT = 10**9
 
 

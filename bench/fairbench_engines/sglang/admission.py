@@ -72,7 +72,7 @@ class PluginAdmission:
         """Return whether a pass may admit or preempt a request.
 
         An admission pass also marks the cached prefixes of waiting requests as recently used. If no
-        pass is needed, this method sets these marks itself.
+        admission pass is needed, this method itself marks the prefixes as used.
         """
         queue, now_s = scheduler.waiting_queue, self.now_s()
         if not queue or scheduler.chunked_req is not None:
@@ -107,7 +107,7 @@ class PluginAdmission:
         """Wrap ``add_one_req``, and report whether SGLang has admitted ``req``.
 
         The result NO_TOKEN ends SGLang's loop over waiting requests, and the batch counts as full.
-        With ``no_room=skip``, the loop may continue with another request. If the scheduler has
+        With ``no_room=skip``, SGLang's loop may continue with another request. If the scheduler has
         preempted a request for ``req``, SGLang matches and tries ``req`` again.
         """
         if req is self._no_slot:

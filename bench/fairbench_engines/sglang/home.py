@@ -207,7 +207,7 @@ class SGLangHome(EngineHome):
         return fits and self._preemption.would_fit(self._ours[request].theirs, without)
 
     def no_room(self, req: Req) -> Next:
-        """Report that the candidate did not fit, and return the scheduler's reaction."""
+        """Report that a candidate lacks memory in the engine; return the scheduler's reaction."""
         self._resume(admitted=False)
         if self._candidate is None:
             return Next.NOBODY
@@ -259,7 +259,7 @@ class SGLangHome(EngineHome):
         return PromptPart(tracked.request, cached, new, complete, load_s)
 
     def loaded(self, reqs: Iterable[Req]) -> int:
-        """Return how many tokens of these requests the next step loads from host memory."""
+        """Return how many tokens of the requests ``reqs`` the next step loads from host memory."""
         return sum(self._tracked[req].loaded for req in reqs if req in self._tracked)
 
     def produced(self, reqs: list[Req]) -> None:

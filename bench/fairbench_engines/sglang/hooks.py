@@ -245,7 +245,7 @@ class Hooks:
 
     @staticmethod
     def _observe(home: SGLangHome, costs: FittedCosts, batch: Any, now_s: float) -> None:
-        """Fit the cost model to an iteration's time (an overestimate with overlap scheduling)."""
+        """Fit the cost model to an iteration's time, which is too long with overlap scheduling."""
         started_s = getattr(batch, "launch_ts", None)
         if not started_s or not batch.reqs:
             return
@@ -278,7 +278,7 @@ class Hooks:
     def flush(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
         """Wrap ``flush_cache``; if the server is idle, also forget all charges to clients.
 
-        Several data-parallel ranks keep the charges, because each rank counts those of all ranks.
+        Charges at data-parallel ranks are kept, because each rank counts charges of all ranks.
         """
         success = original(scheduler, *args, **named)
         self.home.sweep(scheduler.waiting_queue)

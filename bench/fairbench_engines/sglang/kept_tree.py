@@ -1,9 +1,9 @@
 """Stored prefix look-ups of waiting requests, updated after changes of SGLang's prefix tree.
 
 SGLang's own code looks up every waiting request in every pass. The plugin looks up a request again
-only if a prefix was inserted or evicted where the request's cached prefix ends. In SGLang's LRU
-order, each look-up counts as a use of the prefix. The plugin therefore marks the cached prefixes of
-waiting requests as used in every pass, in queue order.
+only if a prefix was inserted or evicted where the request's cached prefix ends. Each look-up by
+SGLang marks a cached prefix as used (LRU order). In every pass, the plugin marks the cached
+prefixes of all waiting requests as used, in queue order.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class KeptUnifiedCache(KeptTree):
 def kept_tree(policy: Any, chosen: Any, tree: Any) -> KeptTree | None:
     """Return stored prefix look-ups for SGLang, or None if its tree cannot report changes.
 
-    ``policy`` is SGLang's SchedulePolicy. ``chosen`` is SGLang's own value for its policy LPM.
+    ``policy`` is SGLang's SchedulePolicy. ``chosen`` is the value that SGLang uses for LPM.
     """
     module = import_module(POLICY_MODULE)
     thresholds = (

@@ -69,9 +69,9 @@ class Preemption:
     def would_fit(self, req: Req, without: Iterable[Req]) -> bool:
         """Return whether SGLang could admit ``req`` after releasing the requests in ``without``.
 
-        This method repeats the memory test of SGLang's ``add_one_req``. The test first counts only
-        memory outside of shared prefixes. If this memory is too small, the prefixes of ``without``
-        are unlocked, and count as free, too.
+        This method repeats the memory test of SGLang's ``add_one_req``. If the memory outside of
+        shared prefixes is too small for ``req``, the prefixes of the requests in ``without`` are
+        unlocked, and also count as free.
         """
         adder, gone = self._adder, list(without)
         if adder is None:

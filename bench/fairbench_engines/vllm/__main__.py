@@ -2,7 +2,7 @@
 
 Start the server with ``python -m fairbench_engines.vllm --model MODEL`` and the arguments of ``vllm
 serve``. The engine core, a separate process, writes the counters to a folder that the server reads.
-An environment variable must name this folder before prometheus_client is imported.
+PROMETHEUS_MULTIPROC_DIR must name the folder of counters before prometheus_client is imported.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Children:
 def _server() -> str:
     """Return the module of the API server, which has a new path since vLLM 0.32.
 
-    The command ``vllm serve`` cannot start a CPU build, whose package has another name.
+    The command ``vllm serve`` cannot start a CPU build, because the package is not named ``vllm``.
     """
     with suppress(ModuleNotFoundError):
         if find_spec(SERVER) is not None:
@@ -65,7 +65,7 @@ def main() -> None:
     children = Children()
     try:
         with tempfile.TemporaryDirectory(prefix="fairbench-vllm-") as folder:
-            # The server needs its own folder, even if the environment already names a folder.
+            # Each server needs its own folder of counters, so an inherited value is replaced.
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
             runpy.run_module(_server(), run_name="__main__", alter_sys=True)
     finally:

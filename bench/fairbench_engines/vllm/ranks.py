@@ -18,7 +18,7 @@ def check_ranks(config: Any, scheduler: LocalScheduler) -> None:
     """Raise UsageError unless all data-parallel ranks run on this host under a single API server.
 
     The server's first process checks the hosts and sets the variable ``FOLDER``. Engine cores of a
-    dense model cannot check the hosts, because each of them sees a data-parallel size of 1.
+    dense model see a data-parallel size of 1, so they cannot check that all ranks run on one host.
     """
     parallel = config.parallel_config
     several = parallel.data_parallel_size > 1

@@ -179,7 +179,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
     def reset_prefix_cache(self, *args: Any, **named: Any) -> bool:
         """Wrap ``POST /reset_prefix_cache``; if the server is idle, also forget all charges.
 
-        Several data-parallel ranks keep the charges, because each rank counts those of all ranks.
+        Charges at data-parallel ranks are kept, because each rank counts charges of all ranks.
         """
         success = bool(super().reset_prefix_cache(*args, **named))
         if success and self.home.idle and self.home.ranks is None:

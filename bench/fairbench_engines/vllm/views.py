@@ -192,10 +192,10 @@ class KeptBlocks(KeptMatches):
 
 
 def apart_of(theirs: Theirs) -> Hashable:
-    """Return a key of all that makes prefixes with equal tokens different in vLLM, or None.
+    """Return a key that differs if vLLM must not share a prefix with equal tokens, or None.
 
-    The key consists of LoRA adapter, cache salt, images and prompt embeddings. Images and
-    embeddings have placeholder tokens, which do not differ between requests.
+    Prefixes with equal tokens differ if LoRA adapter, cache salt, images or prompt embeddings
+    differ. Images and embeddings have placeholder tokens, which do not differ between requests.
     """
     adapter = theirs.lora_request and theirs.lora_request.lora_name
     embedded = None if theirs.prompt_embeds is None else theirs.request_id
@@ -221,8 +221,8 @@ def is_plain(manager: Any) -> bool:
 def kept_blocks(manager: Any) -> KeptBlocks | None:
     """Return stored prefix look-ups for vLLM's KV cache, or None if look-ups cannot be stored.
 
-    Look-ups can be stored only if they follow the blocks from first to last. With a draft model
-    such as EAGLE, vLLM removes the last block of each cached prefix, so look-ups are not stored.
+    Prefix look-ups can be stored only if vLLM looks up the blocks of a prompt from first to last.
+    With a draft model such as EAGLE, vLLM drops the last block of each cached prefix.
     """
     blocks = getattr(manager.block_pool, "cached_block_hash_to_block", None)
     watchable = all(hasattr(blocks, name) for name in ("insert", "pop", "get_one_block"))

@@ -168,7 +168,7 @@ class LiveBackend(ABC, Generic[C]):
     def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:
         """Return instructions for starting the worker at each place (a machine and its GPUs).
 
-        If the user started the server, the list of instructions is empty.
+        If the user started the server, there is nothing to start, and the list is empty.
         """
         return []
 
@@ -301,7 +301,7 @@ class RealServerBackend(WorkerBackend[R]):
 
     def _plugin(self) -> dict[str, str]:
         if self.config.schedule_policy is not None:
-            # The empty value overrides a value that the server would inherit from this process.
+            # An empty ``LOCAL`` in the server's environment overrides an inherited value.
             return {LOCAL: ""}
         return self.plugin.environment() | untested_environment()
 

@@ -38,7 +38,7 @@ class RunClock:
     async def sleep_until(self, at_s: float) -> None:
         """Wait until time ``at_s`` of this clock; return at once if that time has passed.
 
-        The time is absolute, so that a late wake-up does not delay later events.
+        If callers gave durations instead of times, delays of late wake-ups would add up.
         """
         wall_s = self._start_s + at_s / self._scale
         await asyncio.sleep(max(0.0, wall_s - self._loop.time()))
@@ -149,7 +149,7 @@ class Connection(asyncio.Protocol):
 class Pool:
     """A pool of connections to one server, one for each concurrent request.
 
-    The owner must close the pool.
+    The code that creates a pool must close it.
     """
 
     def __init__(self, base_url: str, connect_timeout_s: float) -> None:

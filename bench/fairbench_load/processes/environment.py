@@ -157,7 +157,7 @@ class ServerPython:
     check: str = "check_version"
 
     def named_python(self, chosen: str | None) -> str:
-        """Return the interpreter ``chosen``, that in ``variable``, or that of this process."""
+        """Return the Python ``chosen``, or the one in ``variable``, or this process's Python."""
         return chosen or os.environ.get(self.variable) or sys.executable
 
     def find_python(self, chosen: str | None) -> str:

@@ -96,8 +96,8 @@ class Server:
     def is_ready(self) -> bool:
         """Return whether the server is ready.
 
-        If the server exited because a port was taken, the server is started again. If the server
-        exited for a different reason, raises RunFailed with the last lines of the log.
+        If the server exited because a port was taken, the server is started again. If it exited for
+        another reason than a taken port, raises RunFailed with the log's last lines.
         """
         if not self.has_ended:
             if self.recipe.ready is not None:
@@ -142,7 +142,7 @@ class Server:
     def failed(self, how: str) -> RunFailed:
         """Return an error with the cause as message and the log's last lines as a note.
 
-        Control characters are escaped in the message, but not in the note.
+        Control characters are escaped in the error's message, but not in its note.
         """
         error = RunFailed(self._shown(how))
         error.add_note(self.process.log_tail())

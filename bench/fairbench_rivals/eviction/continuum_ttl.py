@@ -26,18 +26,18 @@ class ContinuumTTL(EvictionPolicy):
     """A policy that pins the KV cache of a session between two turns for a time to live (TTL).
 
     The rules are those of michiLXY03/vllm-continuum-plugin @3ad3785b and @37a9ab70 (policy.py,
-    scheduler.py). A gap is the time between two turns of a session. The TTL is 2 s until more than
-    100 gaps are known. After that, 0 and the last 4,096 gaps are the candidates, and the TTL is the
-    smallest candidate t that maximises F(t) x B - t. F(t) is the fraction of these gaps that are at
-    most t. B = Q x eta + 2 s is the benefit of a pin, where Q is the mean wait of the last 100
-    turns that arrived after the end of their pins, and eta is ``TurnCorrelation.eta``. The last
+    scheduler.py). Until more than 100 gaps between two turns of a session are known, the TTL is 2
+    s. With more gaps, the TTL is the smallest t among 0 and the last 4,096 gaps that maximises F(t)
+    x B - t, where F(t) is the fraction of the last 4,096 gaps that are at most t, and B is the
+    benefit of a pin. The benefit of a pin is Q x eta + 2 s, where Q is the mean wait of the last
+    100 turns that arrived after the end of their pins, and eta is ``TurnCorrelation.eta``. The last
     turn of a session is not pinned, and neither are requests without a session.
 
     Continuum records gaps by tool. fairbench's requests do not name tools, so all gaps count as
     gaps of a single tool. Continuum's own order of the waiting queue is not included. If memory is
     short, Continuum unpins the session that arrived last, but this policy removes the pin that
-    would end first. A turn that arrives before its pin should end does not count in Q, even if the
-    pin was removed. The prefix of a waiting request is evicted last, even if its pin has expired.
+    would end first. The wait of a turn that arrives before its pin should end is not part of Q. The
+    prefix of a waiting request is evicted last, even if its pin has expired.
     """
 
     name = "continuum-ttl"
@@ -110,7 +110,7 @@ class TurnCorrelation:
         self._n = self._x = self._y = self._xx = self._yy = self._xy = 0
 
     def learn(self, turns: int) -> None:
-        """Add a sample for each turn of a session that ended after ``turns`` turns."""
+        """Add the ended and remaining turns after each turn of a session with ``turns`` turns."""
         for ended in range(1, turns + 1):
             left = turns - ended
             self._n += 1
@@ -134,7 +134,7 @@ def best_ttl_s(gaps_s: Iterable[float], benefit_s: float) -> float:
     best_s = best = 0.0
     for count, gap_s in enumerate(gaps_s, start=1):
         if gap_s > benefit_s:
-            # A TTL that is longer than the benefit of a pin is worse than no pin.
+            # A pin that lasts longer than ``benefit_s`` costs more than it saves.
             break
         if (value := count / len(gaps_s) * benefit_s - gap_s) > best:
             best_s, best = gap_s, value

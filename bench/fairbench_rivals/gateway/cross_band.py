@@ -13,7 +13,7 @@ from fairbench_rivals.gateway.class_queues import ClassQueues
 
 
 class CrossBand(ClassQueues):
-    """Priorities share the number of sent requests by weight; requests of a priority go by arrival.
+    """A policy that gives each priority a weighted share of the sent requests, in arrival order.
 
     The rules are those of llm-d-router issue 1995 (extension point: PR 2920). In the order
     ``priority-first``, a priority's credits are its weight divided by the smallest weight, rounded.
@@ -21,9 +21,9 @@ class CrossBand(ClassQueues):
     In the order ``interleaved``, the priority with the lowest virtual time goes first, and each
     request adds 1 / weight to this virtual time.
 
-    Issue 1995 does not say what happens to priorities without requests, which never spend their
-    credits. In fairbench, priorities get new credits when no waiting priority has credit. As in
-    llm-d's issue 1995, the virtual time of a priority without requests stays the same.
+    llm-d-router's issue 1995 does not say what happens to priorities without requests, which never
+    spend their credits. In fairbench, priorities get new credits when no waiting priority has
+    credit. As in issue 1995, the virtual time of a priority without requests stays the same.
     """
 
     name = "cross-band"

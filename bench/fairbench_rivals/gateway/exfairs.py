@@ -35,27 +35,27 @@ class ExFairS(FlowPolicy):
     The rules are those of dadiaokua/ExFairS @9823370b (util/MathUtil.py, util/BaseUtil.py,
     config/Config.py). A round lasts 60 s. At the end of a round, each client with an answer gets
     the score 0.3 x (service / service of all clients) + 0.7 x (late answers / answers). The service
-    of an answer is input + 2 x output, and an answer after more than 5 s is late. Let d be the
-    highest score minus the lowest score. The client with the highest score lowers its priority
-    number by int(10 x min(d, 0.5)), and the client with the lowest score raises its priority number
-    by as much. The same rule applies to the clients with the second highest and the second lowest
-    score, and to further pairs while the scores of a pair differ by more than 0.1. All priority
-    numbers start at 0 and are kept between rounds.
+    of an answer is input + 2 x output, and an answer after more than 5 s is late. If the highest
+    score exceeds the lowest score by d, the client with the highest score lowers its priority
+    number by int(10 x min(d, 0.5)), and the client with the lowest score raises its number by as
+    much. The clients with the second highest and second lowest scores follow in the same way, and
+    so do further pairs while the scores of a pair differ by more than 0.1. All priority numbers
+    start at 0 and are kept between rounds.
 
-    A new request with a negative priority number p overtakes n x p / p_min queued requests, rounded
-    down and at most 100. Here, n is the number of queued requests with higher numbers, and p_min is
-    the lowest number. A request with a number of 0 or more goes to the end of the queue. The
-    gateway decides the order of a client's requests.
+    A new request with a negative priority number p overtakes n x p / p_min queued requests (rounded
+    down, at most 100), where n is the number of queued requests with numbers above p, and p_min is
+    the lowest number of a queued or new request. A request with a priority number of 0 or more goes
+    to the end of the queue. The gateway decides the order of a client's requests.
 
     **Signs.** The code of ExFairS contradicts itself: vLLM serves a lower number earlier, but
     strategies/priority.py lets positive numbers overtake. In fairbench, lower numbers mean earlier
-    service, as in the queue that ExFairS runs (RequestQueueManager.py). The formula n x p / p_min
-    is that of strategies/priority.py, with the opposite sign of p. ExFairS's queue sorts by ranks
-    of priority numbers, and delays requests with positive numbers by up to 10 s; fairbench uses the
-    numbers, without delays. Other commits of ExFairS divide a client's service by the largest
-    service of any client, and let requests overtake only within 30 s.
+    service, as in the queue that ExFairS runs (RequestQueueManager.py). The number of overtaken
+    requests follows strategies/priority.py, with the opposite sign of priority numbers. ExFairS's
+    queue sorts by ranks of priority numbers, and delays requests with positive numbers by up to 10
+    s; fairbench uses the numbers, without delays. Other commits of ExFairS divide service by the
+    largest service of any client, and let requests overtake only within 30 s.
 
-    **Rounds.** ExFairS cancels unfinished requests at the end of a round. In fairbench, unfinished
+    **Rounds.** ExFairS cancels unfinished requests at the end of a round. fairbench lets unfinished
     requests continue, and a request counts in the round in which its answer ends.
 
     **Weaknesses.** If all answers are late, scores differ only by service, and the client with the

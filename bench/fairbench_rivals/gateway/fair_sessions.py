@@ -40,17 +40,17 @@ class FairSessions(PlacementGate[VisitingSession]):
 
     Each client has a counter of its service, as in VTC ([VTC] Alg. 2). The waiting client with the
     lowest counter resumes its longest waiting session, at the session's last replica if possible,
-    so that cached prefixes are used. If this session does not fit into memory, all other waiting
-    sessions wait, too. A visit (a session's stay in memory) ends after ``turns`` turns, or when the
-    session has been idle for 30 s. An idle session whose visit has ended is paused to free memory
-    for a waiting session. An active session waits before its next turn if the lowest counter of the
-    waiting clients is not above the counter of its own client.
+    so that cached prefixes are used. If the next session to resume does not fit into memory, all
+    other waiting sessions wait, too. A visit (a session's stay in memory) ends after ``turns``
+    turns, or when the session has been idle for 30 s. An idle session whose visit has ended is
+    paused to free memory for a waiting session. An active session waits before its next turn if the
+    lowest counter of the waiting clients is not above the counter of its own client.
 
     If K sessions fit into memory, and a turn has at most L_in input and L_out output tokens, a
     client's counter is at most K x ``turns`` x (L_in + w_out x L_out) above the counter of a
-    waiting client. The reason is that a client with a higher counter resumes no session, and that
-    each of its sessions in memory has at most ``turns`` turns before the session waits. A session
-    with sub-agents waits only when none of its turns runs.
+    waiting client. This bound on counters holds because a client with a higher counter resumes no
+    session, and each of its sessions in memory has at most ``turns`` turns before the session
+    waits. A session with sub-agents waits only when none of its turns runs.
     """
 
     name = "fair-sessions"
@@ -164,9 +164,9 @@ class FairSessions(PlacementGate[VisitingSession]):
     def _target(self, session: VisitingSession, required: int) -> int:
         """Return the replica at which a session that needs ``required`` tokens is resumed.
 
-        The first choice is the session's last replica, if pausing idle sessions can free enough
-        memory there. The second choice is the replica with the most free memory, if the session
-        fits. The last choice is the replica with the most free memory after pausing idle sessions.
+        The session's last replica is chosen if pausing idle sessions can free enough memory there,
+        otherwise the replica with the most free memory. If the session does not fit at either, the
+        replica with the most free memory after pausing idle sessions is chosen.
         """
         free = self.rooms(whole)
         made = {

@@ -18,11 +18,11 @@ class Kthena(FlowPolicy):
     The rules are those of the priority queue of volcano-sh/kthena @3cc05728
     (pkg/kthena-router/datastore). The tokens of a request are counted when its answer has ended. A
     request keeps its priority until it is sent. A client without answers in the window overtakes
-    all other clients until its first answer has ended. The whole burst of a new client therefore
-    goes first, and a stream of new clients starves a client with any usage. In kthena, the queue
-    releases 100 requests a second unless unfinished requests are limited. In fairbench, the
-    saturation detector decides when a request is released. The time window is exact in fairbench,
-    but counts whole seconds in kthena.
+    all other clients until its first answer has ended. The whole first burst of a new client goes
+    before all other requests, and a stream of new clients starves any client that has used tokens.
+    In kthena, the queue releases 100 requests a second unless unfinished requests are limited. In
+    fairbench, the saturation detector decides when a request is released. The time window is exact
+    in fairbench, but counts whole seconds in kthena.
     """
 
     name = "kthena"
@@ -32,7 +32,7 @@ class Kthena(FlowPolicy):
         """Parameters: weights of a token and of an answered request, and the window in seconds.
 
         ``refreshed`` orders requests by current usage instead of usage at arrival. In kthena, an
-        optional setting updates the usage only for the request at the head of the queue.
+        optional setting updates a client's usage only for the request at the head of the queue.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight", "request_weight")

@@ -165,7 +165,7 @@ class PausingGate(PlacementGate[P]):
 
     # fraction of a replica's KV pool above which the replica pauses sessions
     PAUSE_ABOVE: ClassVar[float] = 1.0
-    # fraction of a replica's KV pool at which a full replica stops pausing sessions
+    # used fraction of a replica's KV pool at which a full replica stops pausing sessions
     PAUSE_TO: ClassVar[float] = 1.0
     # number of streamed tokens after which the tokens of an answer are counted again
     STREAM_STEP: ClassVar[int] = 20

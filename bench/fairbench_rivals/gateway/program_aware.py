@@ -28,7 +28,7 @@ class ProgramAware(FlowPolicy):
 
     @dataclass(frozen=True)
     class Params:
-        """Weights of attained service and waiting time in a score; half-life of attained service.
+        """Parameters: weights and half-life of attained service, and the weight of waiting time.
 
         If ``half_life_s`` is 0, service does not decay. Unlike llm-d, this policy does not forget
         programs that are idle for an hour, because their attained service has decayed to almost 0.

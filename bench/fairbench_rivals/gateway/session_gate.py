@@ -109,8 +109,8 @@ class SessionGate(FlowPolicy, Generic[S]):
     def rank(self, request: Request, waited: bool, now_s: float) -> float:
         """Return the rank of a turn that may be sent; the lowest rank goes first.
 
-        ``waited`` is True if the turn had to wait at the gate. Ranks matter only with a saturation
-        detector.
+        ``waited`` is True if the turn had to wait at the gate. The rank of a turn has an effect
+        only with a saturation detector.
         """
         return request.arrival_s
 
@@ -174,7 +174,7 @@ class SessionGate(FlowPolicy, Generic[S]):
     def _catch_up(self, now_s: float) -> None:
         """Call ``tick`` for the periodic checks that are due at ``now_s`` or earlier.
 
-        After a check that changed no session, only the last of the remaining checks is made.
+        If a due check changes no session, all later due checks except the last are skipped.
         """
         changed = False
         while self._next_tick_s <= now_s:

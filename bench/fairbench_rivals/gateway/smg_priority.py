@@ -48,9 +48,9 @@ class SmgPriority(ClassQueues):
     long, the lowest of them goes first. A request is refused if the queue of its class is full, or
     after the time limit of its class. The policy does not distinguish clients.
 
-    If a request of the classes system or interactive finds no slot, smg also cancels a request of a
-    lower class that has no first token yet. Gateways of fairbench cannot cancel a sent request, so
-    the request of the higher class waits.
+    If a request of the class ``system`` or ``interactive`` finds no slot, smg cancels a request of
+    a lower class that has no first token yet. Gateways of fairbench cannot cancel a sent request,
+    so the request of the higher class waits.
     """
 
     name = "smg-priority"

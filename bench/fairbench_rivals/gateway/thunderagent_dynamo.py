@@ -34,14 +34,14 @@ class ThunderAgentDynamo(TickGate[DemotableSession]):
     components/src/dynamo/thunderagent_router/router.py). A new session goes to the least loaded
     replica among the replicas with enough free memory. A turn that has waited for ``forced_s``
     seconds goes to the replica with the most free tokens. When a replica is chosen, the tokens of
-    an idle session are halved for every idle second. Paused sessions are sorted by their full
-    number of tokens. A session is forgotten after 600 idle seconds.
+    an idle session are halved for every idle second. Paused sessions are sorted by their number of
+    tokens, which is not halved. A session is forgotten after 600 idle seconds.
 
-    If 80% to 95% of a replica's pool is used at a check, the turns of its sessions are sorted as if
-    they had arrived 2 s later, during the next 7.5 s. A turn that has waited at the gate is sorted
-    as if it had arrived 1 s earlier. Dynamo also sorts the engine's queue by changed arrival times;
-    fairbench only sorts turns that wait for the saturation detector. Dynamo's limit on busy
-    sessions, which an SGLang worker may report, is not modelled.
+    If a periodic check finds that 80% to 95% of a replica's pool is used, the turns of its sessions
+    in the next 7.5 s are sorted as if they had arrived 2 s later. A turn that has waited at the
+    gate is sorted as if it had arrived 1 s earlier. Dynamo also sorts the engine's queue by changed
+    arrival times; fairbench only sorts turns that wait for the saturation detector. Dynamo's limit
+    on busy sessions, which an SGLang worker may report, is not modelled.
     """
 
     name = "thunderagent-dynamo"

@@ -35,7 +35,7 @@ class LedgerSession(PlacedSession):
     def count_tokens(self) -> None:
         """Set ``tokens`` to the larger of ``committed`` and the tokens of the unfinished turns.
 
-        Only the first queued turn counts, because the gate decides about the first turn.
+        Queued turns after the first one add no tokens, as the gate decides about the first turn.
         """
         queued = next((one.input_tokens for one in self.waiting), 0)
         sent = (
@@ -75,8 +75,8 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
           the replica with the most free memory.
         - ``origin``: the session is resumed only at its last replica, unless that has left the
           cluster.
-        - ``urgent``: like ``origin``, but after ``after_s`` (15) seconds of waiting, the session
-          goes before all other sessions, the longest wait first, and may move to another replica.
+        - ``urgent``: like ``origin`` for ``after_s`` (15) seconds of waiting; after that, sessions
+          go by their waiting time and may move to another replica.
         - ``age``: like ``urgent``, but a paused session never moves to another replica.
         - ``wait-cap``: like ``origin`` until the session has waited for ``after_s`` seconds
           (default 8), and then like ``most-room``.

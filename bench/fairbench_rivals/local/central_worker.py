@@ -16,7 +16,7 @@ class CentralWorker(FCFS):
 
     The scheduler reports to the router how many tokens the replica produces. Before each iteration
     that computes prompts, and after every ten decode steps, the replica sends its state and waits
-    for the central scheduler. In [DLPM] §5.1, engines also form a new batch after about ten decode
+    for the central scheduler. In [DLPM] §5.1, engines form a new batch after about ten decode
     steps. Without ``CentralRouter``, and in a real server, the scheduler works like ``fcfs``.
     """
 

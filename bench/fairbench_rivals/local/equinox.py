@@ -28,14 +28,14 @@ class Equinox(LeastCounter):
     request adds (input + ``output_weight`` x outputs) / (1 + ``latency_weight`` x latency) to its
     client's user counter, so a client that waited is charged less. The charge to the resource
     counter is tokens per second x the used fraction of the KV pool. Charges are divided by the
-    client's weight, and corrected by the true length when the request ends. In the weighted sum, a
-    client's counter is divided by the largest value of this counter among all clients.
+    client's weight, and corrected by the true length when the request ends. Before counters are
+    added, they are divided by the largest value of the same counter of any client.
 
     The paper leaves some terms open, which fairbench sets as follows. A moving average of the
-    client's outputs, or ``max_new_tokens`` (``oracle``), replaces the paper's mixture of expert
-    predictors. Latency and throughput follow from the predicted length, at ``step_s`` per output
-    token and ``prefill_token_s`` per uncached prompt token. Both counters of a returning client are
-    lifted, as in VTC.
+    client's outputs replaces the paper's mixture of expert predictors; with ``oracle``,
+    ``max_new_tokens`` replaces the mixture. Latency and throughput follow from the predicted
+    length, at ``step_s`` per output token and ``prefill_token_s`` per uncached prompt token. Both
+    counters of a returning client are lifted, as in VTC.
     """
 
     name = "equinox"

@@ -46,7 +46,7 @@ class MLFQ(LocalScheduler):
 
     **Starvation.** With ``starved_s`` above 0, each 100th iteration moves the requests that have
     not run for ``starved_s`` seconds (vllm-ltr: 3) to the front of level 0. In vllm-ltr @13bbf6ff,
-    a ``return`` precedes this rule, so the rule is never applied.
+    a ``return`` precedes the code that moves starved requests, so the code never runs.
 
     In fairbench, a running request runs in every step, so a request that vllm-ltr would keep in
     memory without running it is preempted. Preemption copies the KV values to the host, as in
@@ -63,7 +63,7 @@ class MLFQ(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``starved_s`` seconds without a run count as starvation; 0 means never.
+        """Parameters: requests that have not run for ``starved_s`` seconds starve; 0 means never.
 
         ``starved_every`` is the number of iterations between two searches for starved requests.
         """
@@ -78,7 +78,7 @@ class MLFQ(LocalScheduler):
         self.params = params
         self._requests: dict[Request, Progress] = {}
         self._waiting = KeptOrder()
-        # places behind (``_back``) and in front of (``_front``) all other requests
+        # numbers that sort a request behind (``_back``) or before (``_front``) all others
         self._back, self._front = count(), count(-1, -1)
         self._iterations = 0
         self._now_s = 0.0

@@ -20,13 +20,13 @@ class Niyama(LocalScheduler):
 
     The rules are those of Niyama's code (arXiv 2503.22562, later QoServe; microsoft/sarathi-serve
     @72339db, branch niyama_asplos2026, deadline_scheduler.py and sequence.py). The authors of
-    fairbench had only the abstract of the paper. Niyama calls this order hybrid prioritization:
-    ``alpha_s=0`` is EDF, and a large ``alpha_s`` puts the shortest prompt first. With Niyama's
-    ``alpha_s`` of 8 ms, a prompt of 650 tokens is sorted as if its deadline were 5 s later, which
-    exceeds the differences between interactive deadlines. Niyama also relegates late requests. A
-    request that has not run yet goes behind all other requests if its first token would be late
-    when its turn comes. The wait of a relegated request is unbounded, because requests that can be
-    in time always go first. ``relegate=false`` turns relegation off.
+    fairbench had only the abstract of the paper. Niyama calls an order by deadline and prompt
+    length hybrid prioritization: ``alpha_s=0`` is EDF, and a large ``alpha_s`` puts the shortest
+    prompt first. With Niyama's ``alpha_s`` of 8 ms, a prompt of 650 tokens is sorted as if its
+    deadline were 5 s later, which exceeds the differences between interactive deadlines. Niyama
+    relegates late requests: a request that has not run yet goes behind all other requests if its
+    first token would be late when its turn comes. The wait of a relegated request is unbounded,
+    because requests that can be in time always go first. ``relegate=false`` turns relegation off.
 
     If a request only has a deadline for its end, its first-token deadline is this deadline minus
     ``step_s`` x the expected output tokens. In Niyama's code, the user supplies the expected
@@ -35,13 +35,13 @@ class Niyama(LocalScheduler):
     client's finished requests, and at most ``max_new_tokens``. A request without any deadline is
     due ``default_s`` seconds after its arrival, as in the last tier of Niyama's code. Prefill times
     come from the timing profile; without a profile, a prompt token takes ``1 / prefill_tok_s``
-    seconds. Niyama's code uses a moving average over the engine's steps.
+    seconds. Niyama's code estimates prefill times by a moving average over the engine's steps.
 
-    ``chunks`` turns on Niyama's dynamic chunks in engines whose steps mix prompts and outputs. A
-    step then computes as many prompt tokens as the slack of the running requests allows. Like
-    Niyama's code, fairbench ignores the paper's hints about which request to relegate first. The
-    pass stops at the first request that does not fit into memory. A retracted request keeps its
-    place in the order.
+    ``chunks`` turns on Niyama's dynamic chunks in engines whose steps mix prompts and outputs. With
+    ``chunks``, a step computes as many prompt tokens as the slack of the running requests allows.
+    Like Niyama's code, fairbench ignores the paper's hints about which request to relegate first.
+    The pass stops at the first request that does not fit into memory. A retracted request keeps its
+    place in the order of requests.
     """
 
     name = "niyama"

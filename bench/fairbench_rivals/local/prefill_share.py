@@ -15,8 +15,8 @@ class PrefillTimeShare(FCFS):
     Prefill and decoding each have a virtual clock. A prefill step advances the prefill clock by the
     step's measured duration divided by prefill's share; decode steps advance the decoding clock. If
     the prefill clock is behind the decoding clock, prefill runs next; otherwise, decoding runs
-    next. The clock that is behind is kept within one step of the other clock. While only prefill or
-    only decoding has work, both clocks are reset.
+    next. The prefill clock and the decoding clock are kept within one step of each other. While
+    only prefill or only decoding has work, the clocks of prefill and decoding are reset.
     """
 
     name = "prefill-share"

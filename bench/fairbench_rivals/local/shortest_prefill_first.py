@@ -15,8 +15,8 @@ class ShortestPrefillFirst(FCFS):
     A request goes last if another waiting request will soon compute its prefix. Equal requests go
     in the order in which they entered the queue. The rules are ``_sort_by_shortest_prefill`` and
     ``shortest_prefill_chunk_limit`` in SGLang's schedule_policy.py, with pages of one token. If
-    waiting requests need less work than the rest of a partly prefilled prompt, its chunk is
-    shortened, so that all these requests fit into the pass. A client with long prompts may starve.
+    waiting prompts are shorter than the rest of a partly prefilled prompt, its next chunk leaves
+    room for all of them in the pass. A client with long prompts may starve.
     """
 
     name = "shortest-prefill-first"

@@ -22,7 +22,7 @@ class CacheAware(CountingRouter):
     where most and least are the extremes of the workers' requests in flight. Under an imbalanced
     load, the worker with the fewest requests is chosen. Under a balanced load, the worker with the
     longest prefix is chosen, if the prefix exceeds the fraction ``cache_threshold`` of the prompt.
-    If no prefix is long enough, the parameter ``rules`` decides:
+    If no prefix is long enough, the parameter ``rules`` selects the worker:
 
     - ``sgl-router`` (sgl-project/sglang @026f853, sgl-router/src/policies/cache_aware.rs) chooses
       the worker with the smallest tree.
@@ -33,9 +33,9 @@ class CacheAware(CountingRouter):
       sgl-model-gateway/src/policies/cache_aware.rs, released as sglang-router 0.3.2; also in
       vllm-router 0.1.17) works like ``smg``, but ties go to the first worker.
 
-    All versions remember sent prompts and assume that evicted prompts are still cached. The router
-    does not distinguish clients. The original routers measure prompts in characters instead of
-    tokens.
+    Under all three ``rules``, the router remembers sent prompts and assumes that evicted prompts
+    are still cached. The router does not distinguish clients. The routers of SGLang and smg measure
+    prompts in characters instead of tokens.
 
     fairbench keeps two known defects of SGLang's routers. Unless ``rotate_ties`` is set, sgl-router
     and sgl-model-gateway send all new prompts to the first worker of an idle cluster. Unless
@@ -54,9 +54,9 @@ class CacheAware(CountingRouter):
 
         ``max_tree_size`` limits the characters of prompts that are remembered for each worker. With
         ``kv_events``, smg chooses the worker with the longest cached prefix. Ties go to the worker
-        with the fewest requests in flight, then with the smallest tree. In smg, the load is also
-        imbalanced if the workers' KV usage differs by more than ``balance_usage`` or exceeds
-        ``overload_usage``.
+        with the fewest requests in flight, then with the smallest tree. In smg, a load that is
+        balanced by requests counts as imbalanced if the workers' KV usage differs by more than
+        ``balance_usage`` or exceeds ``overload_usage``.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("balance_usage", "overload_usage", "rotate_ties")

@@ -21,7 +21,7 @@ from fairbench.schedulers.views import ListScan, ListView, Room
 # (docs/appendix/figures.md): 2.45 ms for messages, and 3.22 ms for matching and sorting 1,600 pairs
 # of a request and a replica. A central decision takes 39% as long as a decode step of 25 requests;
 # the DLPM paper (§5.1) reports 40%.
-MESSAGES_S = 2.45e-3 / 8  # seconds of a decision for the messages to one replica
+MESSAGES_S = 2.45e-3 / 8  # seconds for the messages of a decision to one replica
 # seconds of a decision for matching and sorting, per queued request and replica
 PAIR_S = 3.22e-3 / (8 * 200)
 
@@ -88,7 +88,7 @@ class CentralRouter(PrefixRouter):
         return worker
 
     def look(self) -> None:
-        """Find the workers that can start one more request besides those that were already sent."""
+        """Find the workers that can start one more request beyond the requests already sent."""
         self.routed = False
         self.open = sum(1 << w for w in self._fleet.workers if _is_open(self._room(w)))
 
@@ -142,10 +142,7 @@ class CentralRouter(PrefixRouter):
 
 
 def _needed(request: Request) -> int:
-    """Return the memory in tokens that a request may need.
-
-    This memory includes the prompt's cached tokens, which stay in memory while the request runs.
-    """
+    """Return the memory in tokens that a request may need."""
     return request.input_tokens + request.max_new_tokens
 
 
@@ -230,7 +227,7 @@ class _OpenScan(ListScan):
     """A queue scan that ends when a worker becomes full, because the prefix matches then change.
 
     If all workers are full, the scan still yields a request, because Algorithm 1 may grant quanta
-    to its client. This request does not fit, and ends the scan.
+    to its client. If the yielded request does not fit, the scan ends.
     """
 
     def __init__(self, order: list[Request], view: WaitingView, router: CentralRouter) -> None:

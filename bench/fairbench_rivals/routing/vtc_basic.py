@@ -16,23 +16,23 @@ class VtcBasic(CountingRouter):
     """A router that sends users with more tokens to workers with higher numbers.
 
     The rules follow vllm-project/aibrix @e3e10f9, pkg/plugins/gateway/algorithms/vtc/vtc_basic.go.
-    Worker i of n, with r running requests, has the score |i - min(t / b, n - 1)| + min(r / 100, 1)
-    + a random number from 0 to 0.1; the lowest score is chosen. The user's number of tokens in the
-    last 5 minutes is t, and b is max(1000, the mean of the smallest and largest t of all users).
-    The engine orders the requests at a worker, so a flood delays all clients at the same worker.
-    The difference in service between clients is unbounded. AIBrix's README has another formula.
+    A request goes to the worker i (of n) with the lowest score |i - min(t / b, n - 1)| + min(r /
+    100, 1) + a random number from 0 to 0.1, where r is the worker's running requests, t is the
+    user's tokens in the last 5 minutes, and b is max(1000, the mean of the smallest and largest t
+    of all users). The engine orders the requests at a worker, so a flood delays all clients at the
+    worker. Differences in service are unbounded. AIBrix's README has a different score.
 
     fairbench keeps two known defects of AIBrix's router. Outputs are assumed to be 1.5 times the
     input, and are never corrected (unless ``true_outputs`` is set). Unless ``drop_all`` is set,
-    tokens older than 5 minutes are dropped only at their user's next request, so b is outdated. A
-    single active user determines b, so the user's first 90 requests go only to workers 0 and 1.
+    tokens older than 5 minutes are dropped only at their user's next request. If only one user is
+    active, the user's first 90 requests go only to workers 0 and 1.
     """
 
     name = "vtc-basic"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: weights of the score's terms and of tokens, and the window in seconds."""
+        """Parameters: weights of tokens and of a score's terms; seconds for which tokens count."""
 
         constants: ClassVar[tuple[str, ...]] = (
             "fairness_weight",

@@ -80,7 +80,7 @@ class Account(ABC):
     # If ``books_late`` is true, decoded tokens may stay in the buffer ``decoded`` for some steps.
     books_late = True
     # The keys of ``elsewhere`` are the clients with requests at other ranks of a server. A client's
-    # value is true if one of these requests waits.
+    # value in ``elsewhere`` is true if a request of the client waits at another rank.
     elsewhere: Mapping[str, bool] = {}
 
     def __init__(self, tenants: Tenants | None = None) -> None:
@@ -144,12 +144,12 @@ class Account(ABC):
         """Delete the state of a client without requests; by default, keep its balance."""
 
     def ahead(self, client: str) -> tuple[float, ...]:
-        """Return the lead in service of the client and its tenants, the outermost tenant first."""
+        """Return the leads of a client's tenants (the outermost first) and of the client."""
         return tuple(self.lead(node) for node in self.nodes(client))
 
     @abstractmethod
     def lead(self, node: str) -> float:
-        """Return a node's lead in service, which is comparable only between siblings."""
+        """Return a client's or tenant's lead in service; only leads of siblings are comparable."""
 
     @abstractmethod
     def balances(self) -> dict[str, float]:

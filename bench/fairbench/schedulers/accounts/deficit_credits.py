@@ -24,10 +24,10 @@ ROUNDING = 1e-6
 Rejoin = Literal["keep", "min0", "paper_zero"]
 """The rule by which idle clients leave the list of clients with credits.
 
-Under ``keep``, an idle client leaves the list once its credit is positive, so no debt is erased.
-Under ``min0``, an idle client leaves the list at once; its debt is kept, but positive credit is
-lost. Under ``paper_zero``, an idle client leaves the list at once and loses its debt or credit, and
-no fairness theorem holds.
+Under ``keep``, an idle client leaves the client list once its credit is positive, so no debt is
+erased. Under ``min0``, an idle client leaves the client list at once; its debt is kept, but
+positive credit is lost. Under ``paper_zero``, an idle client leaves the client list at once and
+loses its debt or credit, and no fairness theorem holds.
 """
 
 
@@ -39,8 +39,8 @@ class Credits(Account):
     weight 1 receives at a refill.
 
     If ``welcomes`` is set, a client joins the client list with a quantum of credit. A client that
-    left the list after the last refill gets back the credit with which it left. Joining the list
-    adds at most one quantum between two refills, so [DLPM] Theorems 4.1 and 4.2 still hold.
+    left the list after the last refill gets back the credit with which it left. Joining the client
+    list adds at most one quantum between two refills, so [DLPM] Theorems 4.1 and 4.2 still hold.
 
     With ``tenants``, a client has positive credit only if all its tenants have positive credit. All
     siblings below a tenant get their quanta at the same time.
@@ -207,7 +207,7 @@ class Credits(Account):
         return self.of[client] - self.loans.get(client, 0)
 
     def call_in(self, waiting: Collection[str]) -> None:
-        """Cancel all loans unless every client with (unborrowed) credit waits at another rank."""
+        """Cancel loans of credit unless all clients with own credit wait at other ranks."""
         if not self.loans:
             return
         if not self._lends() or any(self._without_loan(client) > 0 for client in waiting):
@@ -228,7 +228,7 @@ class Credits(Account):
         for client in elsewhere:
             self.add_to_list(client)
         for client in sorted(gone & self.of.keys()):
-            # The credit may be 0 up to rounding, if another rank has already waived the credit.
+            # After a waiver by another rank, rounding may leave a client's credit just below 0.
             self.drop_if_idle(client, above=-ROUNDING)
 
     def quantum_of(self, client: str) -> float:
@@ -248,7 +248,7 @@ class Credits(Account):
     def drop_if_idle(self, client: str, above: float = 0.0) -> None:
         """Remove an idle client from the client list if the rule ``rejoin`` allows.
 
-        Under the rule ``keep``, a client leaves the list only if its credit is higher than
+        Under the rule ``keep``, a client leaves the client list only if its credit is higher than
         ``above``.
         """
         if self.requests[client] or client in self.elsewhere:

@@ -260,8 +260,8 @@ class Retention(EvictionPolicy):
 
     The expected gap between two calls is the mean gap between calls in the client's sessions. No
     tokens are kept for a session that has ended, or for a request without a session. If memory is
-    short, kept tokens are also evicted, in the order of the expected next calls; the prefix of a
-    waiting request is evicted last.
+    short, kept tokens are evicted after all other tokens, those with the earliest expected call
+    first; the prefix of a waiting request is evicted last.
     """
 
     name = "retention"

@@ -90,8 +90,8 @@ class Estimator:
       served request first waits until a running request ends. If r requests run, M is the mean
       output and a decode step takes d seconds, a request ends every M d / r seconds.
     - After the first token, each further token takes a decode step. The expected output is the mean
-      of the client's finished requests, but at most ``max_new_tokens``. For a client without
-      finished requests, the mean of all finished requests is used (1 token if there are none).
+      of the client's finished requests, but at most ``max_new_tokens``. Without finished requests
+      of the client, the mean of all clients' outputs is expected, or 1 token.
 
     The parameter ``ahead`` selects the requests that are assumed to be served before the new one.
     Requests that wait before the workers are divided equally among the workers.
@@ -211,8 +211,8 @@ class AdmissionControl:
     A request enters the inner ``queue`` if it has no deadline, or if the ``Estimator`` expects it
     to be in time at some worker. A request that would be late is refused or, with
     ``policy=demote``, demoted. A demoted request waits until the inner queue is empty and some
-    worker has no waiting request, for at most ``aging_s`` seconds. The estimate is made once, on
-    arrival, so an accepted request may still be late.
+    worker has no waiting request, for at most ``aging_s`` seconds. A request's latency is estimated
+    only once, on arrival, so an accepted request may still be late.
     """
 
     def __init__(self, queue: HoldsRequests, estimator: Estimator, params: AdmissionParams) -> None:

@@ -2,8 +2,8 @@
 
 A gateway's queue cannot protect clients from requests that are already in an engine. Many long
 prompts of one client delay other clients in the engine's tokenizer, which works in order of
-arrival. Long prompts also make every decode step slower. The limits in this module let a client's
-excess requests wait outside the gateway's queue.
+arrival. In the engine, long prompts make every decode step slower. The limits in this module let a
+client's excess requests wait outside the gateway's queue.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class ClientLine:
     """
 
     def __init__(self) -> None:
-        # ``_turns`` holds the clients that have turns, by priority, in the order of the turns. A
-        # turn's key is the number of the request whose arrival gave the turn.
+        # ``_turns`` holds the clients that have turns, by priority, in the order of the turns. The
+        # key of a turn is the number of the request with which the client got the turn.
         self._turns: dict[int, OrderedDict[int, str]] = {}
         # ``_heaps`` holds a heap of each client's requests, by program and then by arrival. A heap
         # may contain requests that were already removed.
@@ -82,7 +82,7 @@ class ClientLine:
             return False
         priority, number = self._places[request]
         turns = self._turns[priority]
-        # If another request of the client has used this turn, the client's next turn is removed.
+        # If another request took this request's turn, the client's next turn is removed.
         if number not in turns:
             number = next(one for one, client in turns.items() if client == request.client)
         self._remove(request, number)
@@ -131,9 +131,9 @@ class ClientLimits:
     - Clients with requests divide the limits of all workers in proportion to their weights. A
       client without admitted requests may always send one request.
     - The requests at a worker may reserve at most ``client_memory`` tokens in total
-      (``reserved_tokens``). Of the memory and the number of requests that other clients leave
-      unused, a client may use only a part in proportion to its weight. Without this rule, two heavy
-      clients could use up the memory that is reserved for new clients.
+      (``reserved_tokens``). If other clients leave memory or requests unused, a client may use only
+      a part of them in proportion to its weight. Without this restriction on unused memory, two
+      heavy clients could use up the memory that is reserved for new clients.
     - With ``tenants``, the limits are divided among the outermost tenants instead of the clients.
     - A reserve stays free for clients that arrive later, because running requests are never
       removed. The reserve is as large as the share of a further client with the weight
@@ -250,7 +250,7 @@ class ClientLimits:
         return mine + more <= weight * most
 
     def _weights(self, *newcomers: str) -> float:
-        """Return the weight of the reserve, ``newcomers`` and all owners with requests."""
+        """Return the total weight of the reserve, ``newcomers`` and all owners with requests."""
         present = {*self._under_way, *self._lines, *newcomers}
         # ``fsum`` returns the same sum for any order of the weights.
         return fsum(map(self._setup.weight, present)) + self._reserve

@@ -68,7 +68,7 @@ class GatewayParams:
     - ``band_requests`` limits the queued requests of each band (priority), and ``max_requests``
       limits the queued requests of all bands together. A request that arrives at a full gateway
       displaces the latest request of the lowest band if this band has a lower priority. If no band
-      has a lower priority, the arriving request is refused.
+      has a lower priority than the arriving request, the gateway refuses the request.
     - ``priority`` maps clients to priorities, which override the requests' priorities; larger
       numbers go first. A band is served only if no request of a higher band can be sent.
     - ``outputs`` decides when a local scheduler is charged for output tokens: at the ``end`` of a

@@ -85,18 +85,18 @@ class Concurrency(Detector):
 
     The rules follow llm-d's concurrency-detector (llm-d-router @3fdd2e6). A worker's load is the
     number of its unfinished requests (``by=requests``), or of their prompt tokens (``by=tokens``),
-    divided by its capacity. With ``by=larger`` (llm-d's ``hybrid``), the load is the larger of
-    these two loads. The cluster can take a request while the workers' mean load is below 1. The
-    detector counts sent and finished requests itself, so its counts are never delayed. The detector
-    counts the whole prompt until the request ends, while llm-d counts the uncached part until the
-    first token. Unlike llm-d's router, fairbench's router sees all workers, including full workers.
+    divided by its capacity. With ``by=larger`` (llm-d's ``hybrid``), the larger of the loads by
+    requests and by tokens counts. The cluster can take a request while the workers' mean load is
+    below 1. The detector counts requests itself, without delay. The detector counts the whole
+    prompt until the request ends, while llm-d counts the uncached part until the first token.
+    Unlike llm-d's router, fairbench's router sees all workers, including full workers.
     """
 
     name = "concurrency"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: a worker's capacity in ``requests`` and ``tokens``; ``by`` selects the load.
+        """Parameters: ``requests`` and ``tokens`` are a worker's full load, ``by`` its unit.
 
         ``headroom`` is the number of requests beyond a full batch that may wait in a worker's own
         queue, 0 by default. A request in a worker's queue starts as soon as a running request ends.

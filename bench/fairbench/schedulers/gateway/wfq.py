@@ -16,10 +16,10 @@ class WFQ(SharePolicy):
     In virtual time, a client's requests run one after the other, and each request takes its price
     divided by the client's weight. The current virtual time is the virtual finish time of the
     request that was sent last. A returning client starts at the current virtual time, so a client
-    cannot save up service while it is absent. No client starves. If ``corrected`` is false, two
-    waiting clients' charges, divided by their weights, differ by at most the sum of both clients'
-    highest request prices, each divided by the client's weight. A similar policy was proposed for
-    vLLM's engine (PR 31909, closed).
+    cannot save up service while it is absent. No client starves. If ``corrected`` is false, the
+    charges per unit of weight of two waiting clients differ by at most the sum of the highest
+    prices per unit of weight of both clients' requests. A similar policy was proposed for vLLM's
+    engine (PR 31909, closed).
     """
 
     name = "wfq"

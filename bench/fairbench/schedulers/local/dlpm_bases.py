@@ -72,7 +72,7 @@ class UrgentDLPM(DLPM):
 
 
 class ReorderedDLPM(DLPM):
-    """The base class of schedulers with DLPM's credits and another order of requests.
+    """The base class of schedulers with DLPM's credits and an order of requests other than DLPM's.
 
     DLPM's bound still holds, because it does not depend on the order among clients with positive
     credit.

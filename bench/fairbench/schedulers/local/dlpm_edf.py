@@ -15,9 +15,9 @@ from fairbench.schedulers.local.dlpm_bases import ReorderedDLPM, UrgentDLPM
 class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
     """DLPM that serves the chosen client's most urgent request.
 
-    Clients take turns as under DLPM, by credit and longest cached prefix. A client with only urgent
-    requests gets no more than its share, up to DLPM's bound. ``UrgentDLPM`` ranks requests by
-    urgency. A client's requests that are late or have no deadline go last, in DLPM's order.
+    Clients take turns as under DLPM, by credit and longest cached prefix. Urgent requests do not
+    raise a client's service above DLPM's bound. ``UrgentDLPM`` ranks requests by urgency. A
+    client's requests that are late or have no deadline go last, in DLPM's order.
     """
 
     name = "dlpm-edf"

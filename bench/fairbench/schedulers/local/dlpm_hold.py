@@ -14,7 +14,7 @@ from fairbench.schedulers.local.dlpm import DLPM, KEPT_AS_IN_DLPM
 from fairbench.schedulers.params import NotNegativeInt
 from fairbench.tenants import ROOT
 
-# batch cost in units (``load_cap``) above which requests wait; 1/5 of a step's time is then fixed
+# cost of a batch above which requests wait: 4 x the fixed time of a step, or 4/5 of the step
 FLOOR_UNITS = 4
 QUANTUM = 5_000
 
@@ -24,11 +24,11 @@ class HoldingDLPM(DLPM):
 
     DLPM grants quanta as soon as no *waiting* client has positive credit. A client that sends one
     call at a time rarely has a waiting request. Under DLPM, other clients get quanta again and
-    again and fill the batch while this client still has credit. ``HoldingDLPM`` lets requests wait
-    if only running clients without waiting requests have positive credit, and if the batch is large
-    enough to be efficient. No request waits forever, because running requests spend credit or
-    finish. DLPM's bound on service differences holds, because all waiting clients still get their
-    quanta at the same time.
+    again and fill the batch while a client between two calls still has credit. ``HoldingDLPM`` lets
+    requests wait if only running clients without waiting requests have positive credit, and if the
+    batch is large enough to be efficient. No request waits forever, because running requests spend
+    credit or finish. DLPM's bound on service differences holds, because all waiting clients still
+    get their quanta at the same time.
     """
 
     name = "dlpm-hold"

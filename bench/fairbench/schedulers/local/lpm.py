@@ -19,7 +19,7 @@ class LPM(LocalScheduler):
         """Parameters: ``queue_limit`` is the longest queue that LPM matches and sorts.
 
         SGLang's limit is 128 (since PR #1896), which makes LPM similar to FCFS under load.
-        ``queue_limit=0`` means no limit, as in the papers.
+        ``queue_limit=0`` means no limit.
         """
 
         queue_limit: NotNegativeInt = 0

@@ -102,9 +102,9 @@ class WorkerBacklog:
         """Return the work that the worker does, under fair sharing, until a new request ends.
 
         The request ends when its client has received service for its backlog and for ``work``.
-        Until then, other clients receive service in proportion to their weights, at most their
-        backlogs. A call takes O(log clients) time, and the first call after a change takes
-        O(clients log clients) time.
+        Until the new request ends, other clients receive service in proportion to their weights, at
+        most their backlogs. A call of ``finish_of_more`` takes O(log clients) time, and the first
+        call after a change of a backlog takes O(clients log clients) time.
         """
         return self.until(client, self.work(client) + work)
 
@@ -163,8 +163,8 @@ class TenantBacklog:
     def finish_of_more(self, client: str, work: int) -> float:
         """Return the work that the worker does, under fair sharing, until a new request ends.
 
-        The result is computed from the client up to its outermost tenant, because a tenant's
-        service is the total service of its children.
+        The work is computed level by level, from the client up to its outermost tenant, because a
+        tenant's service is the total service of its children.
         """
         *tenants, leaf = self._lineage(client)
         done = self._among(leaf).finish_of_more(leaf, work)
@@ -186,30 +186,30 @@ LEVELS: Floats = np.concatenate(([0.0], 2.0 ** np.arange(-4, 26, 1 / 16)))
 _WIDTHS: Floats = np.diff(LEVELS)
 
 
-# relative amount by which bounds are lowered, far larger than the rounding errors of sums
+# relative amount by which ``lower_bounds`` are lowered, far larger than sums' rounding errors
 ROUNDING = 1e-6
 
 
 class FinishBounds:
     """Lower bounds of ``WorkerBacklog.finish_of_more`` for all workers at once.
 
-    The class stores the total service of all clients at a worker for fixed ratios of service to
-    weight (``LEVELS``). The total is the sum of min(backlog, ratio x weight) over all clients. The
-    total is a concave function of the ratio, so linear interpolation gives a lower bound. The
-    stored totals are whole numbers, rounded down, so repeated updates cause no rounding errors.
-    ``set_work`` takes O(levels) time, and ``lower_bounds`` takes O(workers) time. The arrays take
-    O(workers x levels) memory.
+    For each worker and each ratio in ``LEVELS``, the class stores the sum of min(backlog, ratio x
+    weight) over all clients, which is the total service if each client receives at most ratio x
+    weight. The sum is concave in the ratio, so linear interpolation gives a lower bound of the sum.
+    The stored sums are whole numbers, rounded down, so repeated updates cause no rounding errors.
+    ``set_work`` takes O(levels) time, and ``lower_bounds`` takes O(workers) time. The stored sums
+    take O(workers x levels) memory.
     """
 
     def __init__(self, weight: Callable[[str], float], workers: int) -> None:
-        """Create bounds for idle workers; ``workers`` is the highest worker number plus one."""
+        """Create bounds for idle workers 0 to ``workers`` - 1."""
         self.workers = workers
         self._weight = weight
         self._got = np.zeros((workers, len(LEVELS)), np.int64)
         self._numbers = np.arange(workers)
         self._of_client: dict[str, dict[int, int]] = {}
-        # A client's service at a level is at most the level times the client's weight.
-        # ``_of_weight`` stores these limits by weight, and ``_caps`` by client.
+        # ``LEVELS`` times a client's weight limits the client's service. ``_of_weight`` stores
+        # these products by weight, and ``_caps`` by client.
         self._of_weight: dict[float, Integers] = {}
         self._caps: dict[str, Integers] = {}
 
@@ -242,7 +242,7 @@ class FinishBounds:
         return bounds
 
 
-# maximum number of workers that are examined one by one
+# With more workers, lower bounds decide for which workers the exact finish is computed.
 FEW = 16
 
 
@@ -299,7 +299,7 @@ class Finishes:
         return least
 
     def _of_few(self, among: int, bounds: FinishBounds) -> Least:
-        """Return the earliest finish, but examine only workers that may have it.
+        """Return the earliest finish; examine only workers whose lower bound allows it.
 
         Idle workers with the same work finish at the same time, so one of them is examined. Busy
         workers are examined in ascending order of the lower bounds of their finish times.

@@ -106,8 +106,8 @@ class Fleet:
     def least_loaded(self, candidates: int) -> int:
         """Return the candidate with the fewest requests in flight; ties rotate.
 
-        ``candidates`` are the workers to choose from, as bits. The time of a call depends on the
-        number of different loads, not on the number of workers. Precondition: at least one
+        ``candidates`` are the workers to choose from, as bits. The time of ``least_loaded`` depends
+        on the number of different loads, not on the number of workers. Precondition: at least one
         candidate is live.
         """
         for number in sorted(self._with):

@@ -47,12 +47,12 @@ class EvictionCost:
         for node, tokens in islice(victims, EVICTION_SCAN_NODES):
             freed += tokens
             price_us += self._times.prefill_us(tokens) * node.hits.get(worker, 0)
-        # If the examined nodes free too few tokens, the cost is extrapolated to the needed tokens.
+        # Tokens that no examined node can free are assumed to have the same mean cost.
         return price_us * needed / freed / requests if freed else 0
 
 
 class Missed(NamedTuple):
-    """The number of prompt ``tokens`` that are not cached at the set ``workers`` of workers."""
+    """The number of prompt ``tokens`` that are not cached at any worker of the set ``workers``."""
 
     tokens: int
     workers: int
@@ -143,9 +143,9 @@ class Autoscaler:
 
     A prefix is identified by its ``key_portion``. A prefix is overloaded on a GPU if its mean
     queueing time in the newer half of the window is at least ``factor`` times the mean in the older
-    half, as in Preble's code. The mean in the newer half must also exceed the time to compute the
-    prefix; otherwise, a copy of the prefix would cost more than it saves. The queueing time is the
-    time to the first token minus the prefill time that was estimated at dispatch.
+    half, as in Preble's code. If the mean in the newer half is below the time to compute the
+    prefix, a copy would cost more than it saves, so the prefix is not overloaded. The queueing time
+    is the time to the first token minus the prefill time that was estimated at dispatch.
     """
 
     def __init__(self, factor: float, window_s: float, times: TimeModel) -> None:
@@ -208,8 +208,8 @@ def split_subtree(key: PrebleNode, window: GpuWindow, to: int, tree: PrebleTree)
     """Pin children of the node ``key`` to the GPU ``to``, so that half of their load moves there.
 
     A child node's load is the load of the window's requests whose prompts pass through the child
-    ([Preble] Alg. 2). A child node with a single request stays at its GPU, because perhaps no
-    further request uses it. Requests whose prompts end at ``key`` go to the GPU with less load.
+    ([Preble] Alg. 2). A child node with a single request stays at its GPU, as perhaps no other
+    request uses it. Prompts that end at ``key`` go to the less loaded of both GPUs.
     """
     shared = {c: load for c, (requests, load) in window.loads_below(key).items() if requests > 1}
     stays = goes = 0

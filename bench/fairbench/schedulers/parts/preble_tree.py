@@ -87,7 +87,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         return end
 
     def forget(self, end: PrebleNode, worker: int) -> None:
-        """Remove the hits of a dispatch that has left the window; ``end`` is its last node."""
+        """Remove a request's hits, after it left the window, at the nodes from ``end`` upward."""
         for node in self.upward(end):
             node.hits[worker] -= 1
             if not node.hits[worker]:
@@ -110,8 +110,8 @@ class PrebleTree(LocationTree[PrebleNode]):
         """Yield the nodes that the worker would evict to free ``tokens``, and the tokens of each.
 
         The least recently used nodes are evicted first, and leaves before their parents. The last
-        node may be evicted in part. Nodes in ``keep`` (the new request's path up to the root) are
-        never evicted. The tree must not change during the iteration.
+        node that is yielded may be evicted in part. Nodes in ``keep`` (the new request's path up to
+        the root) are never evicted. The tree must not change during the iteration.
         """
         for number, end in self._ends[worker].items():
             for node in self.upward(end):
@@ -162,7 +162,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         if ends.get(number) is node:
             above = next((n for n in self.upward(node) if worker in n.touched), None)
             if above is not None and above.touched[worker] == number:
-                # The nearest cached ancestor is now the last node of the dispatch.
+                # The path of dispatch ``number`` now ends at the nearest cached ancestor.
                 ends[number] = above
             else:
                 del ends[number]

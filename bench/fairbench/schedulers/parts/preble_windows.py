@@ -179,7 +179,7 @@ class Loads:
         return next(self.ascending(among))[1]
 
 
-# relative rounding error of ``_ratios``; closer ratios are compared by a more exact formula
+# relative rounding error of ``_ratios``; ratios that differ by less are compared more exactly
 ROUNDING = 1e-12
 
 

@@ -148,14 +148,14 @@ def chunk_budget(slack: Slack, running: RunningView, now_s: float) -> int:
 class Victims:
     """The choice of victims, which are preempted for a more urgent request.
 
-    The first victims are running requests that can no longer be in time. The next victims are
-    requests with later deadlines that can pause until the more urgent request has ended and still
-    be in time. Requests with more spare time are preempted first; spare time excludes the time to
-    restore a request's memory. A preempted request is not preempted again until it has produced
-    ``progress`` more tokens. A request that arrived at least ``aging_s`` seconds ago is never
-    preempted. No request is preempted if all victims together would free too little memory. With
-    ``swaps``, the victims' KV cache is copied to CPU memory if copying is faster than recomputing.
-    With ``always_swaps``, the KV cache is copied whenever CPU memory has room.
+    The first victims are running requests that can no longer be in time. Requests with later
+    deadlines are preempted next if they can pause until the more urgent request has ended and still
+    meet their own deadlines. Requests with more spare time are preempted first; spare time excludes
+    the time to restore a request's memory. A preempted request is not preempted again until it has
+    produced ``progress`` more tokens. A request that arrived at least ``aging_s`` seconds ago is
+    never preempted. No request is preempted if all victims together would free too little memory.
+    With ``swaps``, the victims' KV cache is copied to CPU memory if copying is faster than
+    recomputing. With ``always_swaps``, the KV cache is copied whenever CPU memory has room.
     """
 
     slack: Slack
@@ -177,8 +177,8 @@ class Victims:
     ) -> list[Running]:
         """Return the requests to preempt for ``request``.
 
-        The list is empty if ``request`` is not urgent or if all victims together would free too
-        little memory. Requests that this pass has ``admitted`` are not preempted.
+        The list of victims is empty if ``request`` is not urgent or if all victims together would
+        free too little memory. Requests that this pass has ``admitted`` are not preempted.
         """
         if not self.is_urgent(request, due_s, now_s):
             return []

@@ -51,10 +51,7 @@ class WorkerCredit(MutableMapping[int, float]):
             self.positive &= ~(1 << worker)
 
     def spend(self, worker: int, cost: float) -> None:
-        """Subtract ``cost`` from the credit at a worker.
-
-        The body of ``__setitem__`` is repeated here for speed.
-        """
+        """Subtract ``cost`` from the credit at a worker."""
         if worker not in self._apart:
             self[worker] -= cost
             return
@@ -128,9 +125,9 @@ def to_forget(
 ) -> list[str]:
     """Return up to ``batch`` idle clients whose credits should be deleted.
 
-    ``credit`` is sorted by last use, the least recent first. The clients are from the least
-    recently used half of all idle clients. Clients with the most credit are deleted first, because
-    deletion erases a debt.
+    ``credit`` is sorted by last use, the least recent first. All returned clients are from the
+    least recently used half of all idle clients. Clients with the most credit are deleted first,
+    because deletion erases a debt.
     """
     idle = [client for client in credit if client not in busy]
     unused = idle[: max(batch, len(idle) // 2)]
@@ -147,8 +144,8 @@ class WorkerCredits:
     Args:
         quantum: The quantum Q^w of a client of weight 1, in weighted tokens.
         fleet: The live workers.
-        tenants: Whether tenants have credits, too. If tenants have credits, a request may only go
-            to workers at which its client and all tenants of the client have credit.
+        tenants: Whether tenants have credits as well as clients. If tenants have credits, a request
+            may only go to workers at which its client and all tenants of the client have credit.
     """
 
     setup = Setup()

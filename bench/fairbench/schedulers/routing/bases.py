@@ -62,7 +62,7 @@ class PrefixRouter(FleetRouter):
 
 
 class CountingRouter(FleetRouter):
-    """A router that counts requests in flight, and reads other loads from ``setup.fleet``.
+    """A router that counts workers' requests in flight, and reads all other loads from the fleet.
 
     A simulated fleet reports loads without delay. Real routers poll workers every 50 ms to 5 s.
     """

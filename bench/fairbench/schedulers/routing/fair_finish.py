@@ -45,13 +45,13 @@ class FairFinish(PrefixRouter):
     class Params:
         """Parameters of fair-finish.
 
-        A worker without the longest cached prefix is chosen only if its estimate is lower by more
-        than ``slack`` times the prefill time of the cached prefix.
+        A worker without the longest cached prefix is chosen only if its estimated finish is more
+        than ``slack`` times the prefix's prefill time earlier than at the worker with the prefix.
 
-        If ``slack`` is 0, the lowest estimate always decides; if ``slack`` is inf, the longest
-        cached prefix decides. With ``tenants=tree``, siblings share fairly at every level of
-        ``org/team/user``. ``length_factor`` multiplies the expected output lengths, to measure the
-        effect of wrong predictions. ``D2LPM`` explains ``max_tree_nodes`` and ``weights``.
+        If ``slack`` is 0, the earliest estimated finish always decides; if ``slack`` is inf, the
+        longest cached prefix decides. With ``tenants=tree``, siblings share fairly at every level
+        of ``org/team/user``. ``length_factor`` multiplies the expected output lengths, to measure
+        the effect of wrong predictions. ``D2LPM`` explains ``max_tree_nodes`` and ``weights``.
         """
 
         slack: Annotated[float, Ge(0)] = SLACK

@@ -22,7 +22,7 @@ class PowerOfTwo(CountingRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``load`` is KV pool ``usage`` or the number of requests ``in_flight``."""
+        """Parameters: ``load`` is ``usage`` (of the KV pool) or ``in_flight`` (requests)."""
 
         load: Literal["usage", "in_flight"] = "usage"
 

@@ -20,14 +20,14 @@ class PrebleE2(PrefixRouter):
     """The router E2 as the Preble paper describes it ([Preble] Alg. 1 and 2, §3.2).
 
     A request with more cached than uncached tokens exploits the cache: it goes to the cheapest GPU
-    that has the longest cached prefix of the request. Any other request explores: it goes to a GPU
-    that decodes unusually much or, if there is none, to the cheapest GPU. A GPU's cost is the sum
-    of its load in the window (L), the recomputation of evicted tokens (M) and the prefill of
-    uncached tokens (P). If the GPU with the longest cached prefix is the most loaded GPU, with more
-    than ``rebalance_threshold`` times the lowest load, the request goes to the least loaded GPU. If
-    the queueing time of a prefix on a GPU keeps growing, the next request with this prefix goes to
-    the least loaded GPU without the prefix, which computes a copy. Half of the load of longer
-    prompts with the prefix also moves to the GPU with the copy. Ties rotate.
+    that has the longest cached prefix of the request. A request with no more cached than uncached
+    tokens explores: it goes to a GPU above ``imbalance_ratio`` or, if there is none, to the
+    cheapest. A GPU's cost is the sum of its load in the window (L), the recomputation of evicted
+    tokens (M) and the prefill of uncached tokens (P). If the GPU with the longest cached prefix is
+    the most loaded GPU, with more than ``rebalance_threshold`` times the lowest load, the request
+    goes to the least loaded GPU. If the queueing time of a prefix on a GPU keeps growing, the next
+    request with this prefix goes to the least loaded GPU without the prefix, which computes a copy.
+    Half of the load of prompts that extend a copied prefix moves to the copy. Ties rotate.
     """
 
     name = "preble-e2"
@@ -46,7 +46,7 @@ class PrebleE2(PrefixRouter):
 
         ``capacity_tokens`` is the size of a worker's KV pool in tokens, which determines the
         eviction cost M. If ``capacity_tokens`` is 0, ``Setup.pool_tokens`` is used; if both are 0,
-        M is 0. A pool fills up earlier than the router assumes, because the router does not count
+        eviction is free. Pools fill up earlier than assumed, because the router does not count
         outputs. ``default_output_tokens`` is the assumed mean output length on a GPU before its
         first request has finished. The prefill times are Preble's for Mistral 7B on an A100. A
         prompt of fewer than ``prefill_linear_from_tokens`` tokens takes ``prefill_short_ms``, and a

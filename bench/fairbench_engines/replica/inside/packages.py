@@ -32,8 +32,8 @@ def provide(own: Mapping[str, str], missing: Mapping[str, str]) -> None:
     """Make the given packages importable in this process.
 
     Args:
-        own: The parent folders of packages that are always imported from there.
-        missing: The parent folders of packages that are imported from there if not installed.
+        own: Packages and the parent folders from which to import them, installed or not.
+        missing: Packages and the parent folders from which to import them if not installed.
     """
     absent = {name: folder for name, folder in missing.items() if find_spec(name) is None}
     sys.meta_path.insert(0, FolderFinder({**absent, **own}))

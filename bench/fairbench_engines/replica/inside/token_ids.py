@@ -12,10 +12,10 @@ class TokenIds:
     """A converter that gives each segment key its own token ids, in the order of first use."""
 
     def __init__(self) -> None:
-        # token ids of the longest known segment of each key
+        # ``_ids`` maps each segment key to the token ids of the longest segment with this key.
         self._ids: dict[Hashable, array[int]] = {}
-        # A key that needs more ids gets a run of consecutive new ids. The first list has the first
-        # id of each run. The second list has the run's key, and how many ids the key had before.
+        # A key that needs more ids gets a range of new ids. The lists of ``_runs`` have each
+        # range's first id, and each range's key with the number of ids that the key already had.
         self._runs: tuple[list[int], list[tuple[Hashable, int]]] = [], []
         self._next = 1
 
