@@ -432,7 +432,7 @@ class Subscriber:
         self._index.clear()
 
     def _count_unreadable(self) -> None:
-        """Count an invalid message; raise Unreadable if ``MAX_UNREADABLE`` were consecutive."""
+        """Count an invalid message; raise Unreadable after ``MAX_UNREADABLE`` in a row."""
         self.unreadable += 1
         self._unreadable += 1
         if self._unreadable >= MAX_UNREADABLE:

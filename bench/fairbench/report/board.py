@@ -344,7 +344,7 @@ class _Row(NamedTuple):
 
 
 def _pictures(board: Board) -> Iterator[page.Figure]:
-    """Yield charts that plot the first metric over the second and over the third metric."""
+    """Yield charts of the first of ``board.metrics`` over the second and over the third."""
     first = board.metrics[0]
     for other in board.metrics[1:SHOWN]:
         rows, left_out = _picture_rows(board, first, other)

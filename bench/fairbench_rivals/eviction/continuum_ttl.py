@@ -134,7 +134,7 @@ def best_ttl_s(gaps_s: Iterable[float], benefit_s: float) -> float:
     best_s = best = 0.0
     for count, gap_s in enumerate(gaps_s, start=1):
         if gap_s > benefit_s:
-            # A TTL that is longer than the benefit of a pin is worse than no pin.
+            # A pin that lasts longer than the time that it saves is worse than no pin.
             break
         if (value := count / len(gaps_s) * benefit_s - gap_s) > best:
             best_s, best = gap_s, value

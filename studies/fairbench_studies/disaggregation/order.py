@@ -5,8 +5,8 @@
 results.csv is ``comparison/pd_ratio/csv_data/results.csv`` of dstackai/benchmarks @06c957ab. In
 each measured run, SGLang served gpt-oss-120b (TP 2) on 8 x H200, with 500 requests at a fixed
 concurrency. The script takes ten seconds of CPU, and writes
-results/tables/disaggregation-order.csv. The table counts the pairs of ratios that the simulation
-ranks in the measured order, by metric and by prompt and output length.
+results/tables/disaggregation-order.csv. Each row of the table is for one metric and one combination
+of prompt and output length, and counts the pairs of ratios that the simulation ranks correctly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fairbench.sim.run import simulate
 from fairbench_studies.kit.rows import read_rows
 from fairbench_studies.kit.table_store import write
 
-# The profile has tensor parallelism 1, because no profile has tensor parallelism 2.
+# The servers were measured with tensor parallelism 2, but no profile has tensor parallelism 2.
 GPU = "h200-141gb/gpt-oss-120b/tp1/sglang-0.5.14"
 NVLINK_GB_S = 450.0
 # ``RATIOS`` has the ratios of prefill to decode replicas that were measured on eight GPUs. The

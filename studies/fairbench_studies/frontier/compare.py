@@ -42,7 +42,7 @@ class Mark(StrEnum):
 
 
 class Compared(NamedTuple):
-    """Fair-finish against one rival: mean gain and test result per measure, and dominance."""
+    """A comparison of fair-finish with one rival: gains, test results and dominance."""
 
     rival: Configuration
     estimates: Mapping[str, Estimate]

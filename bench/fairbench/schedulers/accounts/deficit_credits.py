@@ -26,8 +26,8 @@ Rejoin = Literal["keep", "min0", "paper_zero"]
 
 Under ``keep``, an idle client leaves the list once its credit is positive, so no debt is erased.
 Under ``min0``, an idle client leaves the list at once; its debt is kept, but positive credit is
-lost. Under ``paper_zero``, an idle client leaves the list at once and loses its debt or credit, and
-no fairness theorem holds.
+lost. Under ``paper_zero``, an idle client leaves the list of clients with credits at once, and its
+debt or credit becomes zero. Under ``paper_zero``, no theorem bounds the service gap of clients.
 """
 
 

@@ -88,7 +88,7 @@ class EventLoop:
             self._count()
 
     def reads_at(self, time_ps: int) -> int:
-        """Return the time (ps) at which the thread reads a token that arrives at ``time_ps``."""
+        """Return when the load generator reads a token that arrives at ``time_ps``, in ps."""
         return max(time_ps, self._ends_ps[bisect_right(self._starts_ps, time_ps)])
 
     def _count(self) -> None:
