@@ -2,7 +2,7 @@
 
 A scheduler is a pure state machine: it reads no clock, no random source and no socket. The
 program that runs the scheduler (the *host*) passes the time and all data as arguments, and receives
-decisions as return values. The same scheduler runs in every host: simulator, engine, router, gateway.
+decisions as return values. The same scheduler runs in a simulator, engine, router or gateway.
 
 While a host serves a request, it calls a local scheduler's hooks in this order:
 
