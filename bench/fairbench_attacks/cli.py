@@ -104,7 +104,7 @@ def attack(
     elif files and ("scenario" in flags or searched):
         raise UsageError(
             f"{files[0]}: the file or name of an attack cannot be combined with --scenario or "
-            "options of a search; leave them out"
+            "options of a search; leave these options out"
         )
     with run_context(None if disable_tqdm else shown_progress(), runs_on) as context:
         if files:

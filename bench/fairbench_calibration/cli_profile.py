@@ -76,7 +76,7 @@ GPUPath = Annotated[
     Option(
         help="Connection between the GPUs. With pcie, the GPUs read each other's memory "
         "directly; with pcie-host, all data passes through the host. "
-        "[default: the usual connection between GPUs of this type]"
+        "[default: nvlink or pcie-host, depending on the GPU]"
     ),
 ]
 FromDataSheet = Annotated[

@@ -126,8 +126,8 @@ class CounterRanks(RankAccount):
         self._account.elsewhere = elsewhere
 
     def active(self) -> Collection[str]:
-        # Only waiting clients matter for counters of other ranks, and ``tell`` publishes these
-        # clients.
+        # Other ranks use only the counters of waiting clients, and ``tell`` publishes which clients
+        # wait.
         return ()
 
     @contextmanager

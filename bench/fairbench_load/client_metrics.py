@@ -64,9 +64,9 @@ class Look(NamedTuple):
 class RecentShares:
     """Each client's service in the last minute, relative to its fair share.
 
-    Fair shares are max-min fair: no client's fair share exceeds its demand. A client that waited in
-    more than half of the last minute's samples has an unlimited demand. The demand of a client that
-    waited in at most half of the samples is its service.
+    Fair shares are max-min fair: no client's fair share exceeds its demand. The demand of a
+    client that waited in more than half of the last minute's samples is assumed to be unlimited.
+    The demand of any other client is the service that the client received.
     """
 
     def __init__(self, now_s: float) -> None:

@@ -255,7 +255,7 @@ class Endpoint(LoadedBackend):
     - ``max_tokens_field`` names the field that limits the length of an answer.
     - ``rate_limited`` decides whether a request with HTTP status 429 fails, or is sent again after
       the time in the answer's Retry-After header.
-    - ``longest_wait_s`` limits the total seconds for which a request waits after HTTP status 429.
+    - ``longest_wait_s`` is a request's maximum total wait after answers with status 429.
     """
 
     backend: ClassVar[str] = "fairbench_load.backends.endpoint:EndpointBackend"

@@ -6,7 +6,7 @@ so.
 
 Engines compile and evaluate constraints in their scheduler process for the whole batch, so a
 pattern that backtracks for minutes stops all clients. Constraints of unbounded cost are refused
-unless the operator allows them; all other constraints have a maximum size.
+unless the operator allows them. All other constraints are accepted up to a fixed maximum size.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def reproduce(
     ] = DEFAULT_RESULT_DIR,
     on_map: Annotated[
         bool,
-        Option("--map", help="If FIGURE is claims, draw only a map of where each claim holds."),
+        Option("--map", help="If FIGURE is claims, only map the settings at which claims hold."),
     ] = False,
     preset: Annotated[
         str | None,

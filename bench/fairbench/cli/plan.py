@@ -163,7 +163,7 @@ def plan(
         every = all(len(tried) > answer["high"] - answer["low"] for tried in mine)
         whole = f"no number of replicas from {answer['low']} to {answer['high']} meets the targets"
         raise RunFailed(
-            f"{whole}{'' if every else ' (some numbers were not tested; --every tests all)'}"
+            f"{whole}{'' if every else ' (some sizes were not tested; give --every to test all)'}"
         )
 
 

@@ -68,7 +68,7 @@ def plot(
         Option(
             metavar="METRIC,METRIC",
             help="Metrics of the LaTeX table, such as service_rate_tok_s,victim_p95_s. [default: "
-            "the metrics of the comparison that fit into one column of a two-column paper]",
+            "as many metrics of the comparison as fit into a column of a two-column paper]",
         ),
     ] = None,
 ) -> None:

@@ -236,13 +236,13 @@ class RunData:
 
     @cached_property
     def gap_bound(self) -> Noted:
-        """The bound that a fairness theorem sets on the service gap, in weighted tokens."""
+        """A fairness theorem's upper bound on ``service_gap``, in weighted tokens."""
         bound = gap_bound(self.requests, self.log, self.facts)
         return Noted(bound, self.facts.bound_unavailable)
 
     @property
     def gap_bound_s(self) -> Noted:
-        """The fairness theorem's bound on the gap, divided by the service rate in ``window``."""
+        """The bound ``gap_bound``, divided by the service rate in ``window``; in seconds."""
         bound = self.facts.bound
         if bound is None:
             return Noted(NAN, self.facts.bound_unavailable)

@@ -366,8 +366,8 @@ def _check_question(question: PlanQuestion) -> None:
         )
     if question.certain and question.num_runs < 2:
         raise UsageError(
-            "--certain needs a confidence interval, and one seed has none: give --num-runs 2 "
-            "or more"
+            "--certain needs a confidence interval, which needs at least two seeds: give "
+            "--num-runs 2 or more"
         )
     if question.flags.get("request_rate") == inf:
         raise UsageError(

@@ -26,9 +26,9 @@ returns a ``SmallestSize``.
 class SmallestSize(NamedTuple):
     """The smallest cluster size that meets the targets, or None if no size meets the targets.
 
-    ``monotone`` is True if no simulated size failed above a sufficient size; untested larger sizes
-    are then assumed to be sufficient. If ``monotone`` is False, every size below the smallest
-    sufficient size was simulated. ``tried`` says whether each simulated size sufficed.
+    ``tried`` tells for each simulated size whether it met the targets. ``monotone`` is True if no
+    simulated size failed above a sufficient size; untested larger sizes are then assumed to be
+    sufficient. If a larger size failed, every size below the smallest sufficient one was simulated.
     """
 
     smallest: int | None

@@ -294,8 +294,8 @@ def cell_marks(
 ) -> list[tuple[str, ...]]:
     """Return the mark of each scheduler in each column: best, worst, or ``NEITHER``.
 
-    Only significant differences are marked. A single seed suffices only for simulated replays of
-    traces, which are exact. Metrics that do not rank schedulers are not marked.
+    Only significant differences of metrics that rank schedulers are marked. With a single seed,
+    only simulated trace replays are marked, because their arrivals are not random.
     """
     if not can_tell(cells):
         return [(NEITHER,) * len(columns)] * len(cells)

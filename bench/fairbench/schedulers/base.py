@@ -1,8 +1,8 @@
 """The interfaces of this package: the methods of a local scheduler and of a router.
 
-A scheduler is a pure state machine: it reads no clock, no random source and no socket. The host
-passes times and facts as arguments, and receives decisions as return values. Schedulers can run
-unchanged in the simulator, in a real engine, in a router process or in a gateway's queue.
+A scheduler is a pure state machine: it reads no clock, no random source and no socket. The
+program that runs the scheduler (the *host*) passes the time and all data as arguments, and receives
+decisions as return values. The same scheduler runs in a simulator, engine, router or gateway.
 
 While a host serves a request, it calls a local scheduler's hooks in this order:
 

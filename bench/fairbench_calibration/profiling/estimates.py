@@ -62,7 +62,7 @@ def operators_ms(
     if find_spec(PACKAGE) is None:
         raise NoTable("aiconfigurator-core is not installed: pip install '.[profile]'")
     if gpu.system is None:
-        raise NoTable(f"the operator tables have no times of the GPU {gpu.name}")
+        raise NoTable(f"the operator tables contain no times for the GPU {gpu.name}")
     from aiconfigurator_core.sdk.perf_database import resolve_query_version
     from aiconfigurator_core.sdk.rust_engine_step import RustForwardPassPerfModel
 

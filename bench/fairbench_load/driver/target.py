@@ -13,7 +13,7 @@ from fairbench.errors import UsageError, unknown_name
 from fairbench_load.kinds import Api
 
 Lengths = Literal["exact", "header", "free"]
-# ``LONGEST_WAIT_S`` limits the total seconds for which a request waits after HTTP status 429.
+# ``LONGEST_WAIT_S`` is a request's maximum total wait after answers with status 429.
 LONGEST_WAIT_S = float(RUN["longest_wait"].default)
 
 MANAGED_HEADERS = frozenset({"content-length", "transfer-encoding", "connection"})

@@ -102,7 +102,7 @@ class PlacementGate(SessionGate[P]):
         return ((one.worker, one) for one in known if one.worker is not None)
 
     def pool(self) -> list[P]:
-        """Return the paused and the new sessions that wait, the longest wait first."""
+        """Return all waiting sessions, paused or new, in order of decreasing wait."""
         found = (one for one in self.sessions.values() if one.pool_place is not None)
         return sorted(found, key=lambda session: session.pool_place or 0)
 

@@ -23,7 +23,7 @@ from fairbench.sim.run import simulate
 from fairbench_studies.kit.rows import read_rows
 from fairbench_studies.kit.table_store import write
 
-# The profile has tensor parallelism 1, because no profile has tensor parallelism 2.
+# The servers were measured with tensor parallelism 2, but no profile has tensor parallelism 2.
 GPU = "h200-141gb/gpt-oss-120b/tp1/sglang-0.5.14"
 NVLINK_GB_S = 450.0
 # ``RATIOS`` has the ratios of prefill to decode replicas that were measured on eight GPUs.

@@ -4,8 +4,8 @@ The simulator writes operations to the program's standard input, and reads answe
 output. An operation is a line with a JSON list (name and arguments); an answer is a line of JSON.
 
 The engine is imported once. Each run has its own child process, so that no run sees the state of an
-earlier run. The child process forks a process for each replica, so that replicas compute in
-parallel. The simulator communicates with each replica's process through a socket.
+earlier run. A run's child process forks a process for each replica, so that replicas compute
+in parallel. The simulator communicates with each replica's process through a socket.
 
 The program imports only the standard library and the engine. In a run with a fairbench scheduler,
 the child process also imports fairbench. The program ends when its input ends, or within a second

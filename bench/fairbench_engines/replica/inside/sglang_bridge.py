@@ -108,7 +108,7 @@ class SGLangWorker:
         batch = self._batch = self.engine.plan()
         answer = self._state()
         if batch is not None and self._hooks:
-            # The plugin's hooks read the launch time, which ``run_batch`` sets on a real server.
+            # On a real server, ``run_batch`` sets this launch time, which the plugin's hooks need.
             batch.launch_ts = self._clock.now_s()
         if batch is None:
             pass

@@ -35,7 +35,7 @@ def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
         return run, every
     numbers = _numbers(run)
     period = int(numbers.max())
-    # ``missing`` holds each turn without a record, and the index of the recorded request to copy.
+    # (turn without a record, index of the recorded request that is copied into this turn)
     missing: list[tuple[int, int]] = []
     for number in np.unique(numbers):
         own = np.flatnonzero(numbers == number)
