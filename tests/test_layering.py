@@ -22,7 +22,7 @@ MODULES = sorted(BENCH.rglob("*.py"))
 FOLDERS = sorted({path.parent for path in MODULES})
 
 # Every package by its layer. A package may use the layers below, and no other package of its own
-# layer except in ``BESIDE``.
+# layer.
 FLOORS = (
     ("errors", "compiled", "named", "version"),
     ("core", "streams", "targets", "tenants", "files", "doors"),

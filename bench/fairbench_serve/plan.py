@@ -23,15 +23,15 @@ from fairbench.schedulers.registry import params_owner, router_class, split_pair
 from fairbench_load.backends.base import LiveOptions
 from fairbench_load.backends.workers import check_live, running_workers
 from fairbench_load.headers import BODY_CLIENT, BODY_CLIENTS
+from fairbench_load.kinds import LoadedBackend
 from fairbench_load.processes.addresses import WorkerAddress, parse_worker
 from fairbench_serve.addresses import same_worker
 
 if TYPE_CHECKING:
-    from fairbench.config import ExperimentSpec
     from fairbench_serve.config import RouterConfig
     from fairbench_serve.keys_file import (
         KeysFile,
-        WorkerKeys,  # imported for types only, because ``fairbench_load`` needs the extra ``live``
+        WorkerKeys,
     )
 
 
@@ -284,6 +284,8 @@ def planned_workers(
     # The router, not the workers that it starts, uses the clients' weights and admission control.
     before = {*SPELLINGS, *(key for key in settings if key.startswith(f"{ADMISSION}."))}
     spec = resolve(flags, {key: value for key, value in settings.items() if key not in before})
+    if not (isinstance(spec.backend, LoadedBackend) and spec.backend.is_managed):
+        raise UsageError(f"backend {kind}: fairbench serve cannot start servers of this kind")
     _check_settings(
         settings, *dict.fromkeys((params_owner(spec.router), spec.local, ENGINE, *parts))
     )

@@ -57,7 +57,7 @@ class LiveRuns(Protocol):
         """Raise UsageError if the run is impossible on this machine, before any server starts."""
 
     def check_points(self, points: Sequence[LivePoint], /) -> None:
-        """Check each run of a sweep with ``check``."""
+        """Raise UsageError if a run of a sweep is impossible, before any server starts."""
 
     def run(
         self, parent: Path, spec: ExperimentSpec, context: RunContext, /
