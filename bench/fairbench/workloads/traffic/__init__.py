@@ -1,6 +1,6 @@
 """Traffic: the arrival times of programs, by kind.
 
-To add a kind, write a class with the interface ``arrivals.TrafficKind`` and add a line to ``KINDS``.
+To add a kind, write a class with the interface ``arrivals.TrafficKind``, and add it to ``KINDS``.
 A workload file names a kind: ``arrivals = { kind = "NAME", params = { ... } }``.
 """
 
