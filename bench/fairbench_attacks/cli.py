@@ -103,8 +103,8 @@ def attack(
             raise options.only_resumed(resume, "search", "only --trials and --cpu-hours can")
     elif files and ("scenario" in flags or searched):
         raise UsageError(
-            f"{files[0]}: the file or name of an attack cannot be combined with --scenario or "
-            "options of a search; leave these options out"
+            f"{files[0]}: an attack was given, so the command does not search for attacks; leave "
+            "out --scenario and all options of the search, such as --victims and --trials"
         )
     with run_context(None if disable_tqdm else shown_progress(), runs_on) as context:
         if files:

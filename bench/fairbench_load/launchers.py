@@ -113,8 +113,8 @@ def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
     """Raise UsageError, which names the machine, if software versions differ between machines.
 
     ``found`` holds the result of ``versions`` for each machine. Emulators run fairbench's own code,
-    so all software versions must equal those on this machine. With real engines, only the versions
-    of fairbench on all machines must be equal.
+    so each machine needs the software versions of the machine that starts the run. With real
+    engines, only fairbench must have the same version on all machines.
     """
     here = versions()
     if wanted.python.modules:

@@ -72,9 +72,9 @@ def reproduce(
         Option(
             "--from",
             metavar="DIR",
-            help="With claims, vtc, preble or artifact: make no run, and judge the claims from "
-            "the per-seed values and verdicts in this directory. The directory 'results' has "
-            "them.",
+            help="Directory with stored values of each seed, such as 'results', from which claims "
+            "are judged. Allowed if FIGURE is claims, vtc, preble or artifact; of these, only "
+            "artifact may run simulations.",
         ),
     ] = None,
     executor: ExecutorName = LOCAL,

@@ -536,7 +536,7 @@ def test_an_attack_of_too_many_programs_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["sybil", "--trials", "3"], "sybil: the file or name of an attack cannot be"),
+        (["sybil", "--trials", "3"], "sybil: an attack was given, so the command does"),
         (["--resume", "x", "--seed", "0"], "--resume x continues the search with its stored"),
         (
             ["--workload", "mix"],

@@ -333,7 +333,7 @@ def test_an_impossible_request_is_named(tmp_path, complaint):
         ("[1]\n[2]\n", {}, "line 2: not JSON"),
         ("[[1]]", {}, "record 1: must be a JSON object"),
         ('{"a": 1}\n', {}, "the layout is unknown. The plain layout needs"),
-        ('{"a": 1}\n', {"layout": "vllm"}, "missing list 'start_times' for field start"),
+        ('{"a": 1}\n', {"layout": "vllm"}, "the JSON list 'start_times' (field start) is missing"),
         ('{"a": 1}\n', {"layout": "vlm"}, "unknown layout 'vlm'"),
         ('{"result": {"responses": [1]}}', {"layout": "vtc"}, "must be a JSON object"),
         (

@@ -49,8 +49,8 @@ def test_a_trace_is_converted_in_order_of_arrival(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (Runs(), "the file would load posix.mkdir, which no trace needs"),
-        ([["a"], [Runs()]], "the file would load posix.mkdir"),
+        (Runs(), "the file is refused: loading posix.mkdir may be unsafe"),
+        ([["a"], [Runs()]], "the file is refused: loading posix.mkdir"),
         ([["a"], [Request("b", 0.0, 1, 1)]], "'b'"),
         ([["a"], [Request("a", "soon", 1, 1)]], "could not convert"),
         ({"rows": 3}, ""),

@@ -64,15 +64,15 @@ def plan(
         ),
     ] = None,
     price: Annotated[
-        list[str] | None, Option(metavar="GPU=X", help="Price of a GPU per hour; may be repeated.")
+        list[str] | None,
+        Option(metavar="GPU=X", help="Hourly price of each GPU type, in any currency; repeatable."),
     ] = None,
     loads: Annotated[
         str | None,
         Option(
             metavar="X,Y",
             help="Multiples of the workload's load for which the plan is made, such as 0.5,1,2. "
-            "[default: "
-            f"{LOADS}]",
+            f"[default: {LOADS}]",
         ),
     ] = None,
     settings: options.Settings = None,

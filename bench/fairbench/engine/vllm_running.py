@@ -1,4 +1,4 @@
-"""The running list of a vLLM replica, its block tables, and the work of a step."""
+"""Data structures of a simulated vLLM replica: running requests, KV blocks and engine steps."""
 
 from __future__ import annotations
 

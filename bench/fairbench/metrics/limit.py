@@ -311,7 +311,7 @@ def _steps(tables: Tables, facts: Facts, prices: WorkPrices) -> _Steps:
 
 
 def program_rows(requests: Requests, programs: Programs) -> Ints:
-    """Return the row of each request's program, or -1 if the program was not recorded."""
+    """Return the row of each request's program in ``programs``, or -1 for unrecorded programs."""
     order = np.argsort(programs.program_id, kind="stable")
     after = np.append(programs.program_id[order], -1)
     at = np.searchsorted(after[:-1], requests.program_id)

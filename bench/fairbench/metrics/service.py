@@ -348,7 +348,7 @@ def gpu_time_of_clients(log: ServiceRows, clients: int) -> Floats:
     return total
 
 
-WARN_ABOVE = 0.1  # Commands warn if more than this part of busy time is outside a profile's fit.
+WARN_ABOVE = 0.1  # Commands print a warning if ``outside_fit_ratio`` is above ``WARN_ABOVE``.
 
 
 def outside_fit_ratio(log: ServiceRows, fit: FitLimits | None) -> float:

@@ -48,7 +48,7 @@ def _run_of_lists(item: Object, where: str, columns: Mapping[str, str], *, at_on
     lists = {name: item[name] for name in columns.values() if name in item}
     for field in NEEDED[at_once:]:
         if columns[field] not in lists:
-            raise DataError(f"{where}: missing list {columns[field]!r} for field {field}")
+            raise DataError(f"{where}: the JSON list {columns[field]!r} (field {field}) is missing")
     first = lists[columns["input_tokens"]]
     length = len(first) if isinstance(first, list) else 0
     for field, name in columns.items():

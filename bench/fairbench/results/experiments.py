@@ -240,9 +240,9 @@ def used_values(experiment: Experiment) -> dict[str, str]:
 
 
 def _chosen(experiment: Experiment, told: Any) -> set[str]:
-    """Return the keys that the user chose; ``told`` is the manifest's list of chosen keys.
+    """Return the configuration keys that the user set; ``told`` is the manifest's list of them.
 
-    If an older manifest has no list of chosen keys, the keys are inferred from the values.
+    If an older manifest does not list user-set keys, infer them from the experiment's values.
     """
     if isinstance(told, list):
         return {str(key) for key in told}

@@ -53,7 +53,7 @@ def arrays_of(
 
     Args:
         requests: The requests that were read from the file.
-        client: Name of the client that all requests get if the file names no clients.
+        client: Name of the client to which all requests belong if the file names no clients.
         part: The number of the file, so that programs of different files stay distinct.
         mended: The counter of corrected requests, which the function increases.
         per_client: Whether a session number that two clients use denotes two programs.

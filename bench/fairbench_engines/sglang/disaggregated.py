@@ -78,7 +78,7 @@ class Disaggregation:
         self.home.discover(waiting, now_s)
         self.home.batch.show_batch(queue.scheduler.running_batch, queue.scheduler)
         rest = {one.req.rid for one in queue.queue} - ready.keys()
-        # SGLang's function also runs for requests that are not ready, to drop failed requests.
+        # ``pop_preallocated`` also gets requests that are not ready, and drops those that failed.
         allocated, failed = original(queue, rids_to_check=rest)
         held = queue.transfer_queue.queue
         before = len(held)

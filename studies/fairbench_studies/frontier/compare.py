@@ -20,7 +20,7 @@ LEAST = 1e-9  # value that replaces 0 before a logarithm is taken
 
 
 class Relation(StrEnum):
-    """Whether fair-finish dominates a rival scheduler pair in a configuration.
+    """Whether fair-finish dominates a rival scheduler in a configuration.
 
     Fair-finish and the rival are compared only by the measures in ``PRIMARY``.
     """
@@ -61,10 +61,10 @@ def gain(name: str, ours: float, rival: float) -> float:
 
 
 def relation(ours: Outcome, rival: Outcome, margin: float) -> Relation:
-    """Return whether one scheduler pair dominates the other.
+    """Return whether fair-finish or its rival dominates the other scheduler.
 
-    A pair dominates the other if it is better than the other by more than ``margin`` in at least
-    one primary measure, and worse by more than ``margin`` in none.
+    A scheduler dominates another if it is better by more than ``margin`` in at least one primary
+    measure, and worse by more than ``margin`` in none.
     """
     gains = [gain(name, ours.mean(name), rival.mean(name)) for name in PRIMARY]
     worse = non_inferior_gain(margin)

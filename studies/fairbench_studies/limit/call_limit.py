@@ -54,7 +54,7 @@ class LeastCallTimes(NamedTuple):
 
     - ``row`` is the row of the call in the table of requests.
     - ``begin_s`` is the earliest time at which the call can begin under any scheduler.
-    - ``alone_s`` is the least duration of the call.
+    - ``alone_s`` is the least time that the call takes on an idle replica.
     - ``tail_s`` is the least time from the end of the call to the end of its program.
     """
 

@@ -33,7 +33,7 @@ class _OnlyRequests(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> type:
         if name == REQUEST:
             return _Request
-        raise pickle.UnpicklingError(f"the file would load {module}.{name}, which no trace needs")
+        raise pickle.UnpicklingError(f"the file is refused: loading {module}.{name} may be unsafe")
 
 
 def trace_rows(path: Path) -> Iterator[dict[str, Any]]:

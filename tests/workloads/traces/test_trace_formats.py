@@ -157,7 +157,7 @@ def test_runs_measured_on_servers_have_their_lists_inside(write):
     assert (read.format, read.trace.clients, read.trace.left_out) == ("serving", ("ann", "bob"), 1)
     assert rows_of(read.trace.table(0)) == [(0, 1, 20, 4), (1.5, 0, 10, 3)]
     assert read.trace.table(0).end_s.tolist() == [0.5, 3.0]
-    with pytest.raises(DataError, match=r"line 2: missing list .submit_s. for field start"):
+    with pytest.raises(DataError, match=r"line 2: the JSON list .submit_s. .field start. is"):
         read_trace(TraceParams(path, line=2))
 
 

@@ -322,7 +322,7 @@ class Diurnal(PlannedKind):
 
     @dataclass(frozen=True)
     class Params:
-        """All times are in seconds. A run begins at the start of a period."""
+        """All times are in seconds. At time 0 of a run, the first period of ``period_s`` begins."""
 
         swing: Annotated[float, Ge(0), Le(1)]
         period_s: Annotated[float, Gt(0)] = 86400.0

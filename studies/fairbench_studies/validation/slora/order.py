@@ -36,7 +36,7 @@ class ScenarioOrder:
 
 
 def scheduler_orders(runs: list[RunComparison]) -> list[ScenarioOrder]:
-    """Compare the simulated with the measured ranking of each scenario's runs, by each metric."""
+    """Compare how the simulation and the measurement rank each scenario's runs by each metric."""
     scenarios = {run.scenario: [r for r in runs if r.scenario == run.scenario] for run in runs}
     return [_order(name, among) for name, among in scenarios.items() if len(among) > 1]
 
