@@ -18,6 +18,7 @@ from fairbench.execute.live_runs import LiveFlags, check_live
 from fairbench_load.backends.base import LiveBackend, LiveOptions
 from fairbench_load.backends.endpoint import told_by
 from fairbench_load.backends.workers import live_backend, same_workers
+from fairbench_serve.plan import planned_workers
 
 NAMED = {
     "sglang": {"model": "m"},
@@ -156,3 +157,11 @@ def test_a_package_of_the_user_adds_a_backend():
         check_live(spec, LiveFlags(drivers=2))
     with pytest.raises(UsageError, match=r"depth = 3: only for backend mine, not emulator"):
         spec_of("emulator", backend={"kind": "emulator", "depth": 3})
+
+
+@pytest.mark.usefixtures("_installed")
+def test_serve_refuses_a_backend_whose_servers_it_cannot_start(monkeypatch):
+    monkeypatch.setattr("fairbench_serve.plan.STARTED", ("mine",))
+    flags = {"backend": {"kind": "mine"}, "model": "m"}
+    with pytest.raises(UsageError, match="backend mine: fairbench serve cannot start"):
+        planned_workers(flags, {}, {}, parts=())
