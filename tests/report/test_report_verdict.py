@@ -140,6 +140,22 @@ def test_the_reference_has_the_same_shares_under_another_scheduler(shares, worst
     assert verdict(run(TWO, worst), reference).endswith(f" {said}")
 
 
+@pytest.mark.parametrize(
+    ("here", "there", "said"),
+    [
+        (970.0, 1000.0, "Throughput is 3.0% lower than under lpm."),
+        (1349.0, 1000.0, "Throughput is 34.9% higher than under lpm."),
+        (1004.0, 1000.0, "Throughput is that of lpm."),
+        (1004.0, None, "Under lpm it would be 41.0% and 12.0%."),
+        (None, 1000.0, "Under lpm it would be 41.0% and 12.0%."),
+    ],
+)
+def test_the_verdict_names_the_cost_in_throughput(here, there, said):
+    values = dict(zip(SHARES, (0.41, 0.12, None), strict=True)) | {"service_rate_tok_s": there}
+    summary = run(TWO, ("b", 0.6, 60), service_rate_tok_s=here)
+    assert verdict(summary, Reference("lpm", values)).endswith(f" {said}")
+
+
 def test_a_reference_without_shares_has_no_number():
     nothing = Reference("lpm", {"min_entitlement_ratio": None, "min_share_60s": None})
     text = verdict(run(TWO, ("b", 0.6, 60)), nothing)

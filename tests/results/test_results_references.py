@@ -10,6 +10,7 @@ from fairbench.config.spec import experiment_tables
 from fairbench.errors import UsageError
 from fairbench.results.references import (
     SHARES,
+    THROUGHPUT,
     place_key,
     reference_of,
     reference_spec,
@@ -70,9 +71,9 @@ def test_the_shares_of_the_first_run_are_those_of_a_new_simulation():
 
 def check(row):
     point = {"workload": row["workload"], "scenario": row["scenario"], "dp": int(row["dp"])}
-    shares = reference_of(simulate(resolve({**point, "scheduler": "fcfs"})).summary).shares
-    stored = {key: float(row[key]) if row[key] else None for key in SHARES}
-    assert stored == pytest.approx(dict(shares), abs=1e-6)
+    found = reference_of(simulate(resolve({**point, "scheduler": "fcfs"})).summary).values
+    stored = {key: float(row[key]) if row[key] else None for key in (*SHARES, THROUGHPUT)}
+    assert stored == pytest.approx(dict(found), rel=1e-6, abs=1e-6)
 
 
 def test_the_experiment_of_a_reference_has_another_scheduler_only():

@@ -500,7 +500,7 @@ def _bound_text(summary: Summary) -> str:
         reason = summary.get("notes", {}).get("service_gap_bound")
         return "no bound" + (f": {reason}" if reason else "")
     work = _work(tokens, summary.get("service_gap_bound_s"))
-    return f"{source or 'the scheduler'} guarantees {work}"
+    return f"{source or 'the scheduler'} allows at most {work}"
 
 
 def _work(tokens: float, time_s: float | None, of: str = "") -> str:

@@ -11,18 +11,20 @@ from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.report.client_table import number_or_mean
 from fairbench.report.numbers import percent
 from fairbench.report.result_lines import HEADLINE, NEAR_ALL, is_of_failures
-from fairbench.results.references import Reference
+from fairbench.results.references import THROUGHPUT, Reference
 from fairbench.results.store import Summary
 
 WHOLE_RUN = "min_entitlement_ratio"
+EQUAL = 0.005  # smaller relative differences of throughput are not reported
 
 
 def verdict(summary: Summary, reference: Reference | None = None) -> str:
-    """Return the verdict on a run, and the lowest shares under the scheduler of ``reference``."""
+    """Return the verdict on a run, and its comparison with the scheduler of ``reference``."""
     if not summary["num_programs"]:
         return ""
     shown = _of_run(summary)
-    return " ".join(filter(None, (_judged(shown, summary), _under(reference, shown))))
+    told = (_judged(shown, summary), _under(reference, shown), _cost(reference, summary))
+    return " ".join(filter(None, told))
 
 
 def repeats_verdict(combined: Summary) -> str:
@@ -111,8 +113,8 @@ def _under(reference: Reference | None, shown: _Shares) -> str:
     if reference is None:
         return ""
     length = shown.length or "60 s"
-    whole_run = reference.shares.get(WHOLE_RUN)
-    worst = reference.shares.get(f"min_share_{length.removesuffix(' s')}s")
+    whole_run = reference.values.get(WHOLE_RUN)
+    worst = reference.values.get(f"min_share_{length.removesuffix(' s')}s")
     if None not in (whole_run, worst, shown.whole_run, shown.worst):
         both = f"{percent(whole_run)} and {percent(worst)}"
         return f"Under {reference.scheduler} it would be {both}."
@@ -121,3 +123,15 @@ def _under(reference: Reference | None, shown: _Shares) -> str:
     if not texts:
         return f"Under {reference.scheduler}, no client would be short of service."
     return f"Under {reference.scheduler}, the lowest share would be {' and '.join(texts)}."
+
+
+def _cost(reference: Reference | None, summary: Summary) -> str:
+    """Compare the throughput with that of the reference; "" if one of them is unknown."""
+    here, there = summary.get(THROUGHPUT), reference and reference.values.get(THROUGHPUT)
+    if not (here and there and reference):
+        return ""
+    change = here / there - 1
+    if abs(change) < EQUAL:
+        return f"Throughput is that of {reference.scheduler}."
+    word = "higher" if change > 0 else "lower"
+    return f"Throughput is {percent(abs(change))} {word} than under {reference.scheduler}."

@@ -1,4 +1,4 @@
-"""Stored minimum fair shares: the results of bundled experiments under FCFS."""
+"""Stored minimum fair shares and throughput of bundled experiments under FCFS."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from fairbench.results.store import StoredRun
 FILE = "references.csv"
 SCHEDULER = "fcfs"
 SHARES = ("min_entitlement_ratio", "min_share_60s", "min_share_10s")
+THROUGHPUT = "service_rate_tok_s"
 KEY_LENGTH = 16  # number of characters of a configuration's hash that are kept
 
 
 class Reference(NamedTuple):
-    """A scheduler, and the lowest fair shares of a run under this scheduler, by metric."""
+    """A scheduler, and the lowest fair shares and throughput of a run under this scheduler."""
 
     scheduler: str
-    shares: Mapping[str, float | None]
+    values: Mapping[str, float | None]
 
 
 def reference_of(summary: Mapping[str, Any]) -> Reference:
-    """Return the minimum fair shares in a summary, with which another run is compared."""
-    return Reference(str(summary["scheduler"]), {key: summary.get(key) for key in SHARES})
+    """Return the values of a summary with which another run is compared."""
+    keys = (*SHARES, THROUGHPUT)
+    return Reference(str(summary["scheduler"]), {key: summary.get(key) for key in keys})
 
 
 def reference_spec(
@@ -76,4 +78,5 @@ def stored_reference(experiment: Experiment) -> Reference | None:
     row = next(rows, None)
     if row is None:
         return None
-    return Reference(SCHEDULER, {one: float(row[one]) if row[one] else None for one in SHARES})
+    keys = (*SHARES, THROUGHPUT)
+    return Reference(SCHEDULER, {key: float(row[key]) if row[key] else None for key in keys})

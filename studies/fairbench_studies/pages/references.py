@@ -1,7 +1,8 @@
 """The reference shares under FCFS that ``fairbench run`` prints.
 
 The script ``python studies references`` simulates each bundled workload and scenario on 1, 2 and 4
-replicas with seed 0, and writes the lowest fair shares to bench/fairbench/results/references.csv.
+replicas with seed 0, and writes the lowest fair shares and the throughput to
+bench/fairbench/results/references.csv.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from fairbench.config import ExperimentSpec
 from fairbench.config.resolve import resolve
 from fairbench.config.spec import experiment_tables
 from fairbench.errors import DataError, UsageError
-from fairbench.results.references import FILE, SCHEDULER, SHARES, place_key, reference_of
+from fairbench.results.references import (
+    FILE,
+    SCHEDULER,
+    SHARES,
+    THROUGHPUT,
+    place_key,
+    reference_of,
+)
 from fairbench.sim.run import simulate
 from fairbench.workloads.spec import load_workload, workload_names
 from fairbench_studies.kit.rows import ROOT
@@ -42,15 +50,16 @@ def main() -> None:
     path = ROOT / "bench" / "fairbench" / "results" / FILE
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["place", "workload", "scenario", "dp", "seed", *SHARES])
+        writer.writerow(["place", "workload", "scenario", "dp", "seed", *SHARES, THROUGHPUT])
         for spec in points():
             try:
-                shares = reference_of(simulate(spec).summary).shares
+                found = reference_of(simulate(spec).summary).values
             # The workload reads a file that the folder FAIRBENCH_DATA does not contain.
             except DataError as error:
                 sys.stderr.write(f"{spec.workload.name} {spec.scenario}: {error}\n")
                 continue
-            values = ("" if shares[key] is None else f"{shares[key]:.6f}" for key in SHARES)
+            values = ["" if found[key] is None else f"{found[key]:.6f}" for key in SHARES]
+            values.append(f"{found[THROUGHPUT]:.2f}")
             place = place_key(experiment_tables(spec))
             writer.writerow([place, spec.workload.name, spec.scenario, spec.dp, spec.seed, *values])
             file.flush()
