@@ -40,8 +40,8 @@ def named_below(owners: Mapping[str, str]) -> dict[str, str]:
     """Return each client's name in the tree of tenants.
 
     ``owners`` maps clients to their owners, or to "" for none. A client's name in the tree begins
-    with the name of its owner. A client that owns other clients is placed below a tenant with its
-    own name.
+    with the name of its owner. If a client ``a`` owns other clients,
+    its name in the tree is ``a/a``.
     """
     said = {name: owner or owner_of(name) for name, owner in owners.items()}
     hidden = {owner for name, owner in said.items() if owner != owner_of(name)}

@@ -15,7 +15,7 @@ TOKEN_BYTES = array("I").itemsize
 UNKNOWN_POOL_TOKENS = 2**21
 # maximum number of bytes per token, far above the mean of any language and vocabulary
 LONGEST_TOKEN_BYTES = 16
-# JSON characters in a body, with the allowed number of each per token of the longest prompt
+# A body may have this many commas, backslashes and colons per token of the longest prompt.
 SIGNS = ((b",", 1.0), (b"\\", 4.0), (b":", 0.25))
 # additional number of each character in SIGNS that a body may have, whatever its length
 OTHER_SIGNS = 100_000

@@ -246,7 +246,7 @@ def _is_foreign_number(word: str) -> bool:
 
 
 def load(name: str) -> Any:
-    """Return the click object of a command, which is a single command or a group of commands.
+    """Import a command and return it as a click object, a group if the command has subcommands.
 
     Raises UsageError for a command of an extension package that is not installed.
     """

@@ -57,8 +57,8 @@ def sweep(
     name: Annotated[
         str | None,
         Option(
-            help="Name of the sweep and of the directory with its runs. [default: the name in the "
-            "sweep file]"
+            help="Name of the sweep and of the directory with its runs. [default: the "
+            "sweep's name in the sweep file]"
         ),
     ] = None,
     result_dir: options.ResultDir = options.DEFAULT_RESULT_DIR,

@@ -113,7 +113,7 @@ def make_sweep(data: Mapping[str, Any]) -> Sweep:
 
 
 def grid_of(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return an experiment as the grid of a sweep that runs only this experiment.
+    """Return an experiment's settings as the grid of a sweep, with one value for each setting.
 
     A list in the experiment counts as one value, not as several points.
     """

@@ -141,7 +141,7 @@ def replayed(
 
 
 class _Simulated(NamedTuple):
-    """The columns of a simulated run that a diagnosis needs, sent from a worker process."""
+    """Per-request arrays and the summary of a simulated run; a worker process returns them."""
 
     clients: list[str]
     client: Ints

@@ -90,7 +90,7 @@ class SentFiles:
             if not Path(name).is_file() or digest(Path(name), name) != expected:
                 raise UsageError(
                     f"node {node} does not have the file {name}; give a path relative to "
-                    "the folder in which you run fairbench, and the file is copied"
+                    "the folder in which you run fairbench, so that fairbench copies the file"
                 )
 
     @contextmanager

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from fairbench.core import PS_PER_S, CostModel
 
 PS_PER_MS = 10**9
-# A chunk of a prompt consists of the number of cached tokens before it and its own tokens.
+# the number of cached tokens before a chunk of a prompt, and the number of tokens in the chunk
 Chunk = tuple[int, int]
 
 

@@ -293,11 +293,11 @@ def _drawn(rng: Random, bounds: Many[float]) -> int:
 
 
 class RouterIngresses:
-    """The queues of several routers; queues that act at the same time do so in random order.
+    """The queues of several routers; if routers dispatch at the same time, their order is random.
 
-    If routers acted in a fixed order, the first would always take the capacity that all see as
-    free. With ``form=ledger``, a request enters its router's queue ``asking_ps`` picoseconds after
-    its arrival, when the ledger of charges has answered.
+    If routers dispatched in a fixed order, the first router would always take the free capacity.
+    With ``form=ledger``, a request enters its router's queue ``asking_ps`` picoseconds after its
+    arrival, when the ledger of charges has answered.
     """
 
     def __init__(

@@ -63,12 +63,12 @@ def plugin_of(
     result, ``path`` is the scheduler's class as ``MODULE:CLASS``, or empty for a class outside
     fairbench's packages. If ``path`` is empty, the engine's Python finds the class in one of the
     ``files`` of FAIRBENCH_SCHEDULERS or in an installed package. Raises UsageError if a client's
-    name does not contain the client's tenant.
+    name does not begin with the client's owner.
     """
     if scheduler.setup.tenant_paths:
         raise UsageError(
-            f"local = {scheduler.name!r}: with engine_code, the name of each client must contain "
-            "its tenants, because the engine knows only the name"
+            f"local = {scheduler.name!r}: with engine_code, a client that has an owner must "
+            "be named OWNER/CLIENT, because the engine does not receive client_owners"
         )
     setup = scheduler.setup
     evicting = Evicting(eviction, tuple(setup.clients))

@@ -119,7 +119,7 @@ class SGLangLiveBatch:
         self._scheduler: Any = None
 
     def show_batch(self, batch: Any, scheduler: Any = None) -> None:
-        """Set the batch to show, and its SGLang scheduler unless ``scheduler`` is None."""
+        """Read requests from ``batch``, and free memory from ``scheduler`` unless it is None."""
         self._batch, self._scheduler = batch, scheduler or self._scheduler
 
     @property

@@ -63,7 +63,7 @@ def time_scale_of(spec: ExperimentSpec) -> float:
 
 
 def objective_flags(spec: ExperimentSpec) -> list[str]:
-    """Return the flags of ``fairbench serve`` for the latency objectives (real seconds).
+    """Return flags of ``fairbench serve`` that set the latency objectives, in real milliseconds.
 
     Targets relative to a program's latency on an idle server are left out, because the router does
     not know this latency.

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILE = "timings.json"
-QUEUE = 200  # number of queued requests in all runs that vary the replicas ([DLPM] Fig. 4)
-REPLICAS = 8  # number of replicas in runs with different queue lengths
+QUEUE = 200  # requests in the queue while the number of replicas varies ([DLPM] Fig. 4)
+REPLICAS = 8  # number of replicas while the queue length varies
 
 BASIS = ("timing_profile", "host", "seed", "rounds")
 PARTS = {

@@ -198,8 +198,8 @@ class Windows:
         self._times = times
         self._default_output_tokens = default_output_tokens
         self._of: dict[int, GpuWindow] = {}
-        # ``_due`` holds the time (s) and the worker of each dispatch and each end, the oldest
-        # first.
+        # ``_due`` holds the time (s) and the worker of each event, the oldest first. An event is
+        # the dispatch or the end of a request.
         self._due: deque[tuple[float, int]] = deque()
         self._prefill: dict[int, int] = {}
         self._decode: dict[int, int] = {}

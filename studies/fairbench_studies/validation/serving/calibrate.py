@@ -33,8 +33,8 @@ TOKEN_MS = {"a100-sxm4-80gb": 0.003, "h100-sxm5-80gb": 0.0}
 # attention heads as Qwen3-8B, in 32 instead of 36 layers.
 H100_TAIL_MS = (20.68 - 7.07) / 31_000 * 32 / 36
 FIXED = {"a100-sxm4-80gb": {}, "h100-sxm5-80gb": {"c_tail": round(H100_TAIL_MS, 6)}}
-# The fit starts near the operator profiles, with additional time for launching kernels one by one,
-# for HTTP, and for a slower attention kernel.
+# The fit starts from estimates: the coefficients of ``OPERATOR_PROFILES``, plus time for launching
+# kernels one by one, for HTTP and for a slower attention kernel.
 A100_START = {
     "c0": 8.4, "c_w": 3.4, "p": 2.0, "c_T": 0.0575, "c_A": 3.2e-6, "c_K": 8.3e-5, "c_nd": 0.045,
     "c_pf": 2.0, "request_ms": 1.3, "delay_ms": 7.0,
