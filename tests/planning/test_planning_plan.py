@@ -96,7 +96,7 @@ def test_a_choice_that_is_given_under_two_names_runs_once(tmp_path):
     ("given", "complaint"),
     [
         ({"low": 3, "high": 2}, "--dp 3..2: must be LOW..HIGH"),
-        ({"certain": True, "num_runs": 1}, "--certain needs a confidence interval, and one seed"),
+        ({"certain": True, "num_runs": 1}, "--certain needs a confidence interval, which needs"),
         ({"loads": [0.0]}, "--loads 0: must be above 0"),
         ({"prices": {"h100": 2.0}}, "unknown gpu in --price 'h100'"),
         ({"slos": ["on_time>90%"]}, "goodput needs latency targets; give them with --goodput"),
