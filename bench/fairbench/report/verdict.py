@@ -127,8 +127,10 @@ def _under(reference: Reference | None, shown: _Shares) -> str:
 
 def _cost(reference: Reference | None, summary: Summary) -> str:
     """Compare the throughput with that of the reference; "" if one of them is unknown."""
-    here, there = summary.get(THROUGHPUT), reference and reference.values.get(THROUGHPUT)
-    if not (here and there and reference):
+    if reference is None:
+        return ""
+    here, there = summary.get(THROUGHPUT), reference.values.get(THROUGHPUT)
+    if not here or not there:
         return ""
     change = here / there - 1
     if abs(change) < EQUAL:
