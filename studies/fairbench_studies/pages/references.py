@@ -58,8 +58,8 @@ def main() -> None:
             except DataError as error:
                 sys.stderr.write(f"{spec.workload.name} {spec.scenario}: {error}\n")
                 continue
-            values = ["" if found[key] is None else f"{found[key]:.6f}" for key in SHARES]
-            values.append(f"{found[THROUGHPUT]:.2f}")
+            numbers = (found[key] for key in (*SHARES, THROUGHPUT))
+            values = ["" if number is None else f"{number:.6f}" for number in numbers]
             place = place_key(experiment_tables(spec))
             writer.writerow([place, spec.workload.name, spec.scenario, spec.dp, spec.seed, *values])
             file.flush()
