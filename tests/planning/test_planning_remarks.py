@@ -101,5 +101,7 @@ def test_a_plan_states_the_limit_of_each_choice():
     limit |= {"time_prefill_ratio": 0.1, "time_decode_ratio": 0.45, "time_recomputed_ratio": 0.45}
     limit |= {"dp": 2, "limit_ratio": 0.55, "least_makespan_s": 9.0, "limit_cause": "work"}
     (line,) = remarks(choice(tried=((2, True),)) | {"limit": limit})
-    assert line.endswith(": limit: 55.0% of what 2 replicas could do; 45% prefixes computed again")
+    assert line.endswith(
+        ": limit: 55.0% of what 2 replicas could do; lost GPU time: 45% prefixes computed again"
+    )
     assert remarks(choice() | {"limit": None}) == remarks(choice()) == []

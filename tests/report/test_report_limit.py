@@ -42,7 +42,8 @@ LIMITED = SHARES | {
 
 def test_the_line_names_the_losses_largest_first():
     assert limit_line(LIMITED) == (
-        "70.0% of what 4 replicas could do; 15% prefixes computed again, 8% idle, 7% small batches"
+        "70.0% of what 4 replicas could do; lost GPU time: 15% prefixes computed again, 8% idle, "
+        "7% small batches"
     )
     assert limit_line(LIMITED | {"dp": 1}).startswith("70.0% of what 1 replica could do")
 
@@ -53,7 +54,9 @@ def test_the_line_names_the_losses_largest_first():
 )
 def test_the_line_does_not_claim_a_share_that_the_work_does_not_set(cause, words):
     line = limit_line(LIMITED | {"limit_cause": cause})
-    assert line.startswith(f"{words} 70.0 s at least; 70.0% of GPU time was needed; 15% ")
+    assert line.startswith(
+        f"{words} 70.0 s at least; 70.0% of GPU time was needed; lost GPU time: 15% "
+    )
 
 
 @pytest.mark.parametrize("key", sorted(LIMITED.keys() - {"dp", "limit_cause"}))
@@ -177,8 +180,8 @@ def test_an_old_summary_has_no_sentence_and_no_mean():
 def test_a_replay_says_how_near_it_came():
     (line,) = replay_line("fcfs", shared(recomputed=0.2) | {"limit_ratio": 0.55})
     assert line == (
-        "The replay under fcfs reaches 55.0% of what 4 replicas could do; 20% prefixes computed "
-        "again."
+        "The replay under fcfs reaches 55.0% of what 4 replicas could do; lost GPU time: 20% "
+        "prefixes computed again."
     )
     (late,) = replay_line("fcfs", LIMITED | {"limit_cause": "arrivals"})
     assert late.startswith("Replayed under fcfs, the arrivals take 70.0 s at least;")
@@ -188,7 +191,9 @@ def test_a_replay_says_how_near_it_came():
 
 def test_the_mean_over_seeds_has_a_line():
     runs = [shared(idle=part) | {"limit_ratio": 1 - part} for part in (0.2, 0.4)]
-    assert limit_line(mean_limit(runs)) == "70.0% of what 4 replicas could do; 30% idle"
+    assert (
+        limit_line(mean_limit(runs)) == "70.0% of what 4 replicas could do; lost GPU time: 30% idle"
+    )
 
 
 def compared(folder, **runs):
@@ -265,16 +270,23 @@ LIVE = {key: LIMITED[key] for key in ("limit_ratio", "least_makespan_s", "limit_
             LIMITED | SHORT,
             [
                 limit_line(LIMITED),
-                "85.0% of what the KV memory allows in this order of requests; cache hits: 43.1% "
-                "at most and 35.0% here",
+                "85.0% of what this KV memory and order of requests allow; cache hits 35.0%, at "
+                "most 43.1%",
             ],
         ),
         (
             LIMITED | SHORT | {"cache_hit_rate": None},
             [
                 limit_line(LIMITED),
-                "85.0% of what the KV memory allows in this order of requests; cache hits: 43.1% "
-                "at most",
+                "85.0% of what this KV memory and order of requests allow; cache hits at most "
+                "43.1%",
+            ],
+        ),
+        (
+            LIMITED | SHORT | {"limit_memory_ratio": LIMITED["limit_ratio"]},
+            [
+                limit_line(LIMITED),
+                "cache hits 35.0%, at most 43.1% with this KV memory and order of requests",
             ],
         ),
     ],

@@ -1,5 +1,7 @@
 """Test the verdict on a run: one line that is never kinder than the run's numbers."""
 
+from types import MappingProxyType
+
 import pytest
 
 from fairbench.metrics.reasons import NOT_CONTENDED
@@ -16,14 +18,15 @@ def client(name, share, *, heavy=False, programs=5):
     }
 
 
-def run(shares, worst=None, **changes):
+def run(shares, worst=None, beyond=MappingProxyType({}), **changes):
     """Return a summary with these shares, and the worst window ``(client, share, length)``."""
     rows = [client(name, share, heavy=name == "flood") for name, share in shares.items()]
     known = [share for share in shares.values() if share is not None]
     windows = []
     if worst:
         name, share, length_s = worst
-        windows = [{"client": name, "share": share, "start_s": 444.0, "end_s": 444.0 + length_s}]
+        times = {"start_s": 444.0, "end_s": 444.0 + length_s}
+        windows = [{"client": name, "share": share, **times, "heavy_client": "flood"} | beyond]
     return {
         "num_programs": 10,
         "clients": rows,
@@ -44,6 +47,11 @@ TWO = {"flood": 1.003, "b": 0.977}
             run(TWO, ("b", 0.608, 60)),
             "Fair over the run (97.7% of the fair share at least), not in every minute (60.8% for "
             "b from 444 s).",
+        ),
+        (
+            run(TWO, ("b", 0.608, 60), {"heavy_share": 1.046}),
+            "Fair over the run (97.7% of the fair share at least), not in every minute (60.8% for "
+            "b from 444 s, while flood received 104.6%).",
         ),
         (
             run(TWO, ("flood", 0.5, 60)),
@@ -69,6 +77,11 @@ TWO = {"flood": 1.003, "b": 0.977}
             run({"flood": 1.4, "b": 0.41, "c": 0.6}, ("c", 0.12, 60)),
             "Not fair: b received 41.0% of its fair share over the run. In the worst 60 s from 444 "
             "s, c received 12.0%.",
+        ),
+        (
+            run({"flood": 1.4, "b": 0.41}, ("b", 0.12, 60), {"heavy_share": 1.9}),
+            "Not fair: b received 41.0% of its fair share over the run. In the worst 60 s from 444 "
+            "s, b received 12.0%, while flood received 190.0%.",
         ),
         (
             run({"b": 0.41, "c": 0.6}),

@@ -45,8 +45,9 @@ class WorstWindow(NamedTuple):
     """The window in which a client had the lowest fraction of its fair share.
 
     ``share``, from 0 to 1, is the fraction of its fair share that ``client`` received. ``heavy`` is
-    the client that received most beyond its own fair share, or -1 if no client did. ``client`` and
-    ``heavy`` are client indices.
+    the client that received most beyond its own fair share, or -1 if no client did.
+    ``heavy_share`` is the service of ``heavy`` divided by its fair share, or 0 if no client did.
+    ``client`` and ``heavy`` are client indices.
     """
 
     start_s: float
@@ -54,6 +55,7 @@ class WorstWindow(NamedTuple):
     share: float
     client: int
     heavy: int
+    heavy_share: float
 
 
 class Timeline(NamedTuple):
@@ -165,13 +167,14 @@ def worst_window(
         return None
     client, place = np.unravel_index(int(np.nanargmin(ratio)), ratio.shape)
     excess = (service - entitlement)[:, place]
-    heavy = int(excess.argmax())
+    heavy = int(excess.argmax()) if excess.max() > 0 else -1
     return WorstWindow(
         float(line.times[place]),
         float(line.times[place + cells]),
         float(ratio[client, place]),
         int(client),
-        heavy if excess[heavy] > 0 else -1,
+        heavy,
+        float(service[heavy, place] / entitlement[heavy, place]) if heavy >= 0 else 0.0,
     )
 
 
@@ -237,6 +240,7 @@ def worst_window_rows(line: Timeline, facts: Facts) -> list[dict[str, Any]]:
             "share": worst.share,
             "client": facts.clients[worst.client].name,
             "heavy_client": facts.clients[worst.heavy].name if worst.heavy >= 0 else None,
+            "heavy_share": worst.heavy_share if worst.heavy >= 0 else None,
         }
         for worst in found
         if worst

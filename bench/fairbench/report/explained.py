@@ -10,7 +10,13 @@ from fairbench.metrics.shown_percentiles import ENOUGH, P95, P99, chosen_percent
 from fairbench.report.client_table import is_weighted
 from fairbench.report.limit_lines import limit_sentences
 from fairbench.report.numbers import latency, number, percent, whole, written
-from fairbench.report.result_lines import ALL_SERVED, is_mostly_empty, is_of_failures, time_to
+from fairbench.report.result_lines import (
+    ALL_SERVED,
+    is_mostly_empty,
+    is_of_failures,
+    share_beyond,
+    time_to,
+)
 from fairbench.results.store import Summary
 
 EQUAL = 0.01  # Allocations with a smaller difference in Jain's index count as equally even.
@@ -142,8 +148,9 @@ def _windows(summary: Summary) -> Iterator[str]:
         )
         if is_of_failures(summary):
             yield "Requests that failed count as not served; no client delayed another client."
-        elif row["heavy_client"] not in (None, "", row["client"]):
-            yield f"In that window {row['heavy_client']} received most above its own share."
+        elif more := share_beyond(row):
+            length = whole(row["end_s"] - row["start_s"])
+            yield f"In these {length} s, {more} of its own fair share."
 
 
 def _whole_run(summary: Summary) -> Iterator[str]:

@@ -57,12 +57,13 @@ def limit_line(summary: Summary) -> str:
     least = f"{number(summary['least_makespan_s'])} s"
     if not has_limit(summary):  # On real servers, the GPU time is unknown.
         return f"{percent(summary['limit_ratio'])} of the least time, {least} on {replicas}"
-    lost = _named_losses(list(losses(summary).items()))
+    named = _named_losses(list(losses(summary).items()))
+    lost = f"; lost GPU time: {named}" if named else ""
     if summary.get("limit_cause", WORK) != WORK:
         what = "the arrivals take" if summary["limit_cause"] == ARRIVALS else "one program takes"
         needed = summary["time_prefill_ratio"] + summary["time_decode_ratio"]
-        return f"{what} {least} at least; {percent(needed)} of GPU time was needed; {lost}"
-    return f"{percent(summary['limit_ratio'])} of what {replicas} could do; {lost}"
+        return f"{what} {least} at least; {percent(needed)} of GPU time was needed{lost}"
+    return f"{percent(summary['limit_ratio'])} of what {replicas} could do{lost}"
 
 
 def limit_lines(summary: Summary) -> Iterator[str]:
@@ -84,7 +85,7 @@ def replay_line(scheduler: str, summary: Summary) -> Iterator[str]:
     line = limit_line(summary)
     is_work = summary.get("limit_cause", WORK) == WORK
     start = f"The replay under {scheduler} reaches" if is_work else f"Replayed under {scheduler},"
-    yield f"{start} {line.rstrip('; ')}."
+    yield f"{start} {line}."
 
 
 def lost_against(first: Sequence[Summary], second: Sequence[Summary], names: list[str]) -> str:
@@ -114,15 +115,15 @@ def lost_against(first: Sequence[Summary], second: Sequence[Summary], names: lis
 
 
 def _memory_line(summary: Summary) -> str:
-    hits = " and ".join(
-        f"{percent(summary[key])} {words}"
-        for key, words in (("limit_hit_rate", "at most"), ("cache_hit_rate", "here"))
-        if summary.get(key) is not None
-    )
-    return (
-        f"{percent(summary['limit_memory_ratio'])} of what the KV memory allows in this order of "
-        f"requests; cache hits: {hits}"
-    )
+    """Return a line on what the KV memory allows; ratios that the line above states are omitted."""
+    ratio = percent(summary["limit_memory_ratio"])
+    hits = summary.get("cache_hit_rate")
+    here = "" if hits is None else f"{percent(hits)}, "
+    most = f"cache hits {here}at most {percent(summary['limit_hit_rate'])}"
+    what = "this KV memory and order of requests"
+    if ratio == percent(summary["limit_ratio"]):
+        return f"{most} with {what}"
+    return f"{ratio} of what {what} allow; {most}"
 
 
 def _named_losses(parts: Sequence[tuple[str, float]]) -> str:

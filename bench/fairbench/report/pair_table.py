@@ -132,21 +132,23 @@ def _contrast_answer(one: Contrast) -> str:
         if row.decision in (Decision.BETTER, Decision.WORSE):
             found.setdefault(_verdict(row), []).append(_changed(row))
     count = sum(map(len, found.values()))
-    if not count and all(row.decision is Decision.SAME for row in one.metrics):
+    undecided = sum(row.decision is Decision.INCONCLUSIVE for row in one.metrics)
+    if not count and not undecided:
         return f"{name} and {against} are the same in {metrics}."
+    if not count and len(one.seeds) == 1:
+        return f"One seed cannot show a difference between {name} and {against}; {MORE}"
+    few = f"{len(one.seeds)} seeds are too few to tell"
     if not count:
-        if len(one.seeds) == 1:
-            return f"One seed cannot show a difference between {name} and {against}; {MORE}"
-        return f"No difference between {name} and {against} was found in {metrics}."
-    if count == 1 and total > 1:
+        which = metrics if undecided == total else f"{undecided} of {metrics}"
+        return f"{few} whether {name} differs from {against} in {which}."
+    other = "1 other metric" if undecided == 1 else f"{undecided} other metrics"
+    rest = f" {few} for {other}." if undecided else ""
+    if count == 1:
         ((text,),) = found.values()
         than = "as" if text.endswith("as high") else "than"
-        return f"No difference was found but one: {name}'s {text} {than} {against}'s."
+        return f"{name}'s {text} {than} {against}'s.{rest}"
     order = [verdict for verdict in VERDICTS if verdict in found]
     parts = [f"{' and '.join(found[verdict])}{VERDICTS[verdict]}" for verdict in order]
-    left = total - count
-    others = "the other metric" if left == 1 else f"the other {left} metrics"
-    rest = f" No difference was found in {others}." if left else ""
     return f"Under {name} instead of {against}, {'; '.join(parts)}.{rest}"
 
 

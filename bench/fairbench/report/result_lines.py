@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from math import ceil, isclose
+from typing import Any
 
 from fairbench.errors import printable
 from fairbench.files.times import ClockTime, read_clock
@@ -84,7 +85,7 @@ def goodput_lines(summary: Summary) -> Iterator[tuple[str, str]]:
         yield "", f"on time by class: {', '.join(classes)}"
 
 
-ALL_SERVED = "every client that had to wait received at least its max-min fair share"
+ALL_SERVED = "every client that had to wait received at least its fair share"
 HEADLINE = "min_share_60s"
 NEAR_ALL = 0.9  # A client counts as fairly served above this fraction of its fair share.
 
@@ -104,11 +105,11 @@ def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
         if is_of_failures(summary):
             cause = "; its requests failed, and no client delayed it"
         else:
-            heavy = row["heavy_client"]
-            cause = f"; {heavy} had the most above its own share" if heavy else ""
+            more = share_beyond(row)
+            cause = f", while {more} of its own" if more else ""
         yield (
             length,
-            f"{percent(row['share'])} of its max-min fair share: {row['client']}, from "
+            f"{percent(row['share'])} of its fair share: {row['client']}, from "
             f"{window(row['start_s'], row['end_s'], clock)}{cause}",
         )
     if is_hidden_burst(summary):
@@ -118,8 +119,17 @@ def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
         yield (
             "burst",
             f"{client} waited and was served later: {percent(own.get('entitlement_ratio'))} of its "
-            f"max-min fair share over the whole run hides the {percent(worst['share'])}",
+            f"fair share over the whole run hides the {percent(worst['share'])}",
         )
+
+
+def share_beyond(row: Mapping[str, Any]) -> str:
+    """Say which client received most beyond its share in a window, or "" if none did.
+
+    ``row`` is an element of the summary's ``worst_windows``. Older summaries lack ``heavy_share``.
+    """
+    heavy, share = row.get("heavy_client"), row.get("heavy_share")
+    return f"{printable(heavy)} received {percent(share)}" if heavy and share else ""
 
 
 def is_hidden_burst(summary: Summary) -> bool:
@@ -288,10 +298,10 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
         f"{written(summary, 'jain_index')} of service{by_weight} "
         f"(max-min fair allocation: {written(summary, 'jain_index_maxmin')})",
     )
+    yield "whole run", _worst(summary)
     # Summaries that older versions wrote contain no worst windows.
     if summary.get("worst_windows"):
         yield from window_lines(summary)
-    yield "whole run", _worst(summary)
     yield "well-behaved", _victims(summary)
     yield from _longer(summary)
     yield from _of_requests(summary)
@@ -367,7 +377,10 @@ def _worst(summary: Summary) -> str:
     least = written(summary, "min_entitlement_ratio")
     is_less = (summary["min_entitlement_ratio"] or 1) < 1
     of_failures = ", because requests failed" if is_less and is_of_failures(summary) else ""
-    return f"minimum fair share of own total {least}{of_failures}"
+    rows = [row for row in summary["clients"] if row.get("entitlement_ratio") is not None]
+    who = min(rows, key=lambda row: float(row["entitlement_ratio"]), default={"client": ""})
+    client = f": {printable(who['client'])}" if is_less and who["client"] else ""
+    return f"{least} of its fair share at least{client}{of_failures}"
 
 
 def _throughput(summary: Summary) -> str:

@@ -10,7 +10,7 @@ from fairbench.files.times import read_clock
 from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.report.client_table import number_or_mean
 from fairbench.report.numbers import percent
-from fairbench.report.result_lines import HEADLINE, NEAR_ALL, is_of_failures
+from fairbench.report.result_lines import HEADLINE, NEAR_ALL, is_of_failures, share_beyond
 from fairbench.results.references import THROUGHPUT, Reference
 from fairbench.results.store import Summary
 
@@ -43,6 +43,7 @@ class _Shares(NamedTuple):
     whose: str
     length: str = ""
     when: str = ""
+    beyond: str = ""
 
 
 def _of_run(summary: Summary) -> _Shares:
@@ -57,7 +58,9 @@ def _of_run(summary: Summary) -> _Shares:
         when = f" from {row['start_s']:,.0f} s{dated}"
         length = f"{row['end_s'] - row['start_s']:.0f} s"
         whose = _called(row["client"], heavy)
-        return found._replace(worst=row["share"], whose=whose, length=length, when=when)
+        more = share_beyond(row)
+        beyond = f", while {more}" if more else ""
+        return _Shares(*found[:2], row["share"], whose, length, when, beyond)
     return found
 
 
@@ -89,7 +92,7 @@ def _judged(shown: _Shares, summary: Mapping[str, Any]) -> str:
     every = _every(shown)
     if worst >= NEAR_ALL:
         return f"{least} and in {every} ({percent(worst)} at least)."
-    who = f" for {shown.whose}{shown.when}" if shown.whose else ""
+    who = f" for {shown.whose}{shown.when}{shown.beyond}" if shown.whose else ""
     return f"{least}, not in {every} ({percent(worst)}{who})."
 
 
@@ -106,7 +109,10 @@ def _window(shown: _Shares) -> str:
     if shown.worst >= NEAR_ALL:
         return f"In {_every(shown)}, waiting clients received at least {percent(shown.worst)}."
     who = shown.whose or "a client"
-    return f"In the worst {shown.length}{shown.when}, {who} received {percent(shown.worst)}."
+    return (
+        f"In the worst {shown.length}{shown.when}, {who} received {percent(shown.worst)}"
+        f"{shown.beyond}."
+    )
 
 
 def _under(reference: Reference | None, shown: _Shares) -> str:

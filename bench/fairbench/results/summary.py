@@ -294,6 +294,7 @@ class _Window(_Shown):
     share: float
     client: str
     heavy_client: str | None
+    heavy_share: float | None = None
 
 
 class _Eviction(_Shown):
