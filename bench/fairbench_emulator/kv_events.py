@@ -21,7 +21,7 @@ from fairbench.schedulers.prefix_tree import Place
 from fairbench_emulator.tokens import TokenStreams
 from fairbench_load import kv_event_wire
 
-BLOCK_TOKENS = 8  # tokens of a block in KV events
+BLOCK_TOKENS = 8  # tokens per block in KV events
 MEDIUM = "GPU"  # kind of memory that KV events name
 
 
@@ -103,7 +103,8 @@ def _chain(parent: int | None, ids: list[int]) -> list[int]:
     return hashes
 
 
-HIGH_WATER_MARK = 100_000  # messages that ZMQ queues for a slow subscriber before it discards more
+# maximum number of messages that ZMQ queues for a slow subscriber; further messages are discarded
+HIGH_WATER_MARK = 100_000
 KEPT_MESSAGES = 10_000  # number of recent messages that a subscriber can request again
 
 

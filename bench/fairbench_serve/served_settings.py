@@ -74,7 +74,7 @@ def served_gateway(policy: str, saturation: str, settings: Mapping[str, Any]) ->
     if resolved[f"{GATEWAY}.order"] == "longest-prefix":
         raise UsageError(
             "gateway.order = 'longest-prefix': serve does not support this order, "
-            "because it does not match queued requests with the workers' caches; choose "
+            "because serve does not match queued requests with the workers' caches; choose "
             "from fcfs, edf"
         )
     if resolved.get(f"{GATEWAY}.client_limit") == AUTO:

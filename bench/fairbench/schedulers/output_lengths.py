@@ -8,7 +8,8 @@ from fairbench.core import Request
 
 # maximum number of idle clients that schedulers and queues remember
 MAX_CLIENTS = 10_000
-# number of idle clients whose state is deleted at a time, because choosing them takes long
+# number of idle clients whose state is deleted together, because the search for idle clients is
+# slow
 BATCH = MAX_CLIENTS // 16
 
 # predicted output length in tokens before any request has finished

@@ -19,7 +19,7 @@ class Rules(NamedTuple):
     """The rules of a class: reserved slots, limits on queue length and waiting time, and aging."""
 
     name: str
-    floor: int  # minimum number of slots that are reserved for the class
+    floor: int  # minimum number of slots reserved for the priority class
     share: float  # fraction of all slots that is reserved for the class
     queue: int
     timeout_s: float

@@ -17,7 +17,7 @@ from fairbench.tenants import ROOT, Tenants
 if TYPE_CHECKING:
     from fairbench.schedulers.peers import CreditChange, SharedCredit
 
-# the worker number under which a rank reports its charges to a server's other ranks
+# The ranks of a server report charges to each other under this worker number.
 HERE = 0
 # A debt of fewer weighted tokens than ``ROUNDING`` is a rounding error.
 ROUNDING = 1e-6
