@@ -125,7 +125,8 @@ class Publisher:
         self._kept: deque[tuple[int, tuple[bytes, ...]]] = deque(maxlen=KEPT_MESSAGES)
         try:
             self._pub.set_hwm(HIGH_WATER_MARK)
-            # With a limit on its queue, the ROUTER socket would discard messages of long replays.
+            # The ROUTER socket has no queue limit, because a limit would discard messages of long
+            # replays.
             self._router.set_hwm(0)
             self.endpoint = _bind_socket(self._pub, host, port, "--kv-events-port")
             self.replay_endpoint = _bind_socket(self._router, host, replay_port, "--kv-replay-port")

@@ -22,7 +22,7 @@ from fairbench.schedulers.peers import ROUTERS, RoutersParams
 
 # default saturation detector, which works with any engine
 SERVED_DETECTOR = "concurrency"
-# settings that limit the requests at a worker, and how many of them may wait in its own queue
+# settings that limit the requests at a worker, and the requests that wait in the worker's own queue
 MOST_REQUESTS, HEADROOM = f"{SERVED_DETECTOR}.requests", f"{SERVED_DETECTOR}.headroom"
 # settings that limit each client's load in context tokens, in requests, and in reserved memory
 CLIENT_LIMITS = tuple(f"{GATEWAY}.client_{of}" for of in ("limit", "requests", "memory"))

@@ -68,7 +68,8 @@ class OutputLengths:
 
     def __init__(self) -> None:
         self._everybody = _Average(PRIOR_OUTPUT_TOKENS, 0)
-        # ``_of_client`` maps clients to average output lengths, the least recently updated first.
+        # ``_of_client`` maps clients to average output lengths; the least recently updated client
+        # comes first.
         self._of_client: dict[str, _Average] = {}
 
     def expected(self, client: str) -> float:

@@ -66,7 +66,7 @@ class SmgPriority(ClassQueues):
     def __init__(self, params: Params) -> None:
         super().__init__()
         self.params = params
-        self._used = dict.fromkeys(CLASSES, 0)  # number of slots in use by class
+        self._used = dict.fromkeys(CLASSES, 0)  # number of used slots of each priority class
         self._sent: set[Request] = set()
 
     def class_of(self, request: Request) -> int:

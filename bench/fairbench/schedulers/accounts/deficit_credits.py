@@ -295,7 +295,7 @@ class Turns:
     stops: bool = True
     over: bool = False
     _refilled: bool = False
-    # ``_known`` maps each tenant to whether a waiting client below it has credit left.
+    # ``_known`` maps each tenant to true if any waiting client under the tenant has credit left.
     _known: dict[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
