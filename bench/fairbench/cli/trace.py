@@ -157,7 +157,7 @@ def combine(
         Option(
             "--prompts-of",
             metavar="FILE",
-            help="Trace from which the new trace takes prompt lengths, output lengths and prefixes.",
+            help="Trace from which prompt lengths, output lengths and prefixes are taken.",
         ),
     ],
     output: Output,
