@@ -103,7 +103,8 @@ class Behaviour:
 
 HONEST = Behaviour()
 
-# ``CHOICES`` has the values that the search tries for each choice, the honest value first.
+# ``CHOICES`` lists the values that the search tries for each field of ``Behaviour``; the honest
+# value comes first.
 CHOICES: Mapping[str, tuple[Any, ...]] = {
     "identities": (1, 2, 3, 5, 8),
     "in_turn": (False, True),

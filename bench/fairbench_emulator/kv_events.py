@@ -21,7 +21,7 @@ from fairbench.schedulers.prefix_tree import Place
 from fairbench_emulator.tokens import TokenStreams
 from fairbench_load import kv_event_wire
 
-BLOCK_TOKENS = 8  # tokens of a block in KV events
+BLOCK_TOKENS = 8  # tokens per block in KV events
 MEDIUM = "GPU"  # kind of memory that KV events name
 
 
@@ -103,7 +103,8 @@ def _chain(parent: int | None, ids: list[int]) -> list[int]:
     return hashes
 
 
-HIGH_WATER_MARK = 100_000  # messages that ZMQ queues for a slow subscriber before it discards more
+# maximum number of messages that ZMQ queues for a slow subscriber; further messages are discarded
+HIGH_WATER_MARK = 100_000
 KEPT_MESSAGES = 10_000  # number of recent messages that a subscriber can request again
 
 
@@ -124,7 +125,8 @@ class Publisher:
         self._kept: deque[tuple[int, tuple[bytes, ...]]] = deque(maxlen=KEPT_MESSAGES)
         try:
             self._pub.set_hwm(HIGH_WATER_MARK)
-            # With a limit on its queue, the ROUTER socket would discard messages of long replays.
+            # The ROUTER socket has no queue limit, because a limit would discard messages of long
+            # replays.
             self._router.set_hwm(0)
             self.endpoint = _bind_socket(self._pub, host, port, "--kv-events-port")
             self.replay_endpoint = _bind_socket(self._router, host, replay_port, "--kv-replay-port")

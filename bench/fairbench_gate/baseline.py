@@ -88,7 +88,8 @@ def _unlike_results(file: Path) -> str:
     try:
         spec = read_spec(file)
     except UsageError:
-        # Ignore a default in the file that this version of fairbench no longer has.
+        # If a default in the file no longer exists in this version of fairbench, the default is
+        # ignored.
         if is_ours:
             return ""
         raise

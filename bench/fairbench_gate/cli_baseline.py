@@ -56,7 +56,7 @@ def check(
     with cli_check.reporting(output):
         specs = gate.read_specs(folder)
         gate.check_stored(folder, specs)
-        # A wrong limit is refused before the runs start.
+        # An invalid limit is refused before the runs start.
         for text in fail_if or []:
             clause = gate.parse_clause(text, gate.metrics_stored(folder, specs))
             stored.check_metrics_of([clause.metric], list(specs.values()), "--fail-if")

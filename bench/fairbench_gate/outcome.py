@@ -117,7 +117,7 @@ def _differ(before: Value, after: Value) -> bool:
     return abs(after.exact - before.exact) > ROUNDING * abs(before.exact)
 
 
-RUN = "run"  # name of the check that stands for a failed run
+RUN = "run"  # name that the table of checks shows for a failed run
 NO_CHANGE = "no value may change"  # name of the check if the user sets no limits
 
 

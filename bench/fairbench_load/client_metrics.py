@@ -133,7 +133,7 @@ class Ledger:
     """
 
     def __init__(self, exporter: Exporter | None = None, most: int | None = None) -> None:
-        # ``_clients`` has the sums of each client; the most recently active client is the last.
+        # ``_clients`` has the sums of each client; the most recently active client comes last.
         self._clients: dict[str, Totals] = {}
         self._all: Totals = defaultdict(int)
         self._exporter = exporter

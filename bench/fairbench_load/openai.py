@@ -557,7 +557,8 @@ _BESIDE_MESSAGES = (
     *("tools", "chat_template_kwargs", "reasoning_effort", "reasoning", "thinking"),
     *("text", "output_config"),
 )
-# body fields with turns, in the order of the prompt, and the role of a field that is plain text
+# ``_TURNS`` maps each body field with conversation turns, in prompt order, to the role of a turn
+# that is given as plain text.
 _TURNS = {"instructions": "system", "system": "system", "input": "user", "messages": "user"}
 SEEN = (*_TURNS, *_BESIDE_MESSAGES)  # fields of a request that a chat template may use
 _CONTENTS = ("content", "output")

@@ -250,7 +250,7 @@ class RemoteProcess:
 
 
 POLL_S = 0.2  # seconds between two checks for messages or an interruption
-DISMISS_S = 90.0  # seconds within which all replicas must end, before their process is killed
+DISMISS_S = 90.0  # seconds that replicas get to end before their processes are killed
 FIND_S = 120.0  # limit in seconds on a node's first answer, as imports take long on a busy node
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ WINDOWS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate"
 # zlib's parameter ``wbits`` for "deflate" without a zlib header
 RAW_DEFLATE = -zlib.MAX_WBITS
 ZLIB_METHOD, METHOD_BITS = 8, 0x0F
-# maximum number of bytes of a decompressed piece of a body
+# maximum size in bytes of each piece in which a body is decompressed
 PIECE_BYTES = 2**20
 # maximum number of compressed members of a gzip body; 64 MiB in blocks of 64 KiB are 1,024 members
 MOST_MEMBERS = 2048

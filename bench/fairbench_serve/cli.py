@@ -183,8 +183,8 @@ def _check_together(flags: ServeFlags) -> None:
     """Raise UsageError unless the flags either name running workers or start workers."""
     if bool(flags.get("worker_url")) == bool(flags.get("dp")):
         raise UsageError(
-            "workers: give either --worker-url, for workers that run already, or --dp, to "
-            "start some"
+            "workers: give either --worker-url, for workers that already run, or --dp, to "
+            "start workers"
         )
     only, other = (ONLY_WITH_URLS, "worker-url") if flags.get("dp") else (ONLY_WITH_DP, "dp")
     if misplaced := [name for name in only if name in flags]:

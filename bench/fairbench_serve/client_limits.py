@@ -209,6 +209,7 @@ class Quotas:
 
 
 def _quota_used_up(quota: str, minutes: float) -> Problem:
-    # Retry-After is at most a minute, because requests that end early return reserved tokens.
+    # Retry-After is at most a minute, because a client's quota recovers sooner if requests end
+    # early.
     wait_s = max(1, ceil(min(minutes, 1.0) * MINUTE_S))
     return too_many(f"the client has used its quota of {quota} per minute; try again later", wait_s)

@@ -225,7 +225,7 @@ def _field_names(body: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(body.__struct_fields__)
 
 
-# the fields that workers receive, including engine fields that the router does not read
+# names of the request fields that workers receive, including fields that only the engine reads
 SAMPLING = _field_names(Sampling) | {"json_schema", "structural_tag"}
 MEDIA = ("image_data", "audio_data", "video_data")
 GENERATE = _field_names(Generate) - {"routing_key"} | {
@@ -359,7 +359,7 @@ MOST_BIASES = 1024  # maximum number of entries of ``logit_bias``, as in vLLM
 
 # maximum number of JSON values in a request's schemas
 MOST_VALUES = 5_000
-TEXT_VALUE = 16  # A text counts as one more value for each 16 characters.
+TEXT_VALUE = 16  # A text counts as one additional JSON value for every 16 characters.
 MOST_DEPTH = 32  # maximum number of nested levels of a schema
 # maximum number of repetitions that a schema may allow; limits of nested elements are multiplied
 MOST_REPEATS = 10_000

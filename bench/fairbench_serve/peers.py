@@ -40,7 +40,7 @@ ALL_EVERY_S = 60.0  # seconds after which all totals are sent again, even confir
 MOST_TOKENS = 1e15  # maximum number of tokens in a total; a cluster needs decades to reach it
 MOST_VERSION = 2**53
 MOST_ORIGINS = 1_000  # maximum number of routers in a message, including stopped routers
-MOST_CLIENTS = 200_000  # maximum number of entries for clients in a message
+MOST_CLIENTS = 200_000  # maximum number of client entries in a message
 LONGEST_ORIGIN = 64  # maximum number of characters of a router's id
 
 Versions = dict[str, dict[str, int]]

@@ -22,7 +22,7 @@ from fairbench.schedulers.peers import ROUTERS, RoutersParams
 
 # default saturation detector, which works with any engine
 SERVED_DETECTOR = "concurrency"
-# settings that limit the requests at a worker, and how many of them may wait in its own queue
+# settings that limit the requests at a worker, and the requests that wait in the worker's own queue
 MOST_REQUESTS, HEADROOM = f"{SERVED_DETECTOR}.requests", f"{SERVED_DETECTOR}.headroom"
 # settings that limit each client's load in context tokens, in requests, and in reserved memory
 CLIENT_LIMITS = tuple(f"{GATEWAY}.client_{of}" for of in ("limit", "requests", "memory"))
@@ -74,7 +74,7 @@ def served_gateway(policy: str, saturation: str, settings: Mapping[str, Any]) ->
     if resolved[f"{GATEWAY}.order"] == "longest-prefix":
         raise UsageError(
             "gateway.order = 'longest-prefix': serve does not support this order, "
-            "because it does not match queued requests with the workers' caches; choose "
+            "because serve does not match queued requests with the workers' caches; choose "
             "from fcfs, edf"
         )
     if resolved.get(f"{GATEWAY}.client_limit") == AUTO:

@@ -35,8 +35,8 @@ EMULATOR = ["serve", "--dp", "1", "--backend", "emulator", "--port", "0"]
         (
             ["--worker-url", WORKER, "--dp", "2"],
             (
-                "workers: give either --worker-url, for workers that run already, or --dp, "
-                "to start some"
+                "workers: give either --worker-url, for workers that already run, or --dp, "
+                "to start workers"
             ),
         ),
         (["--worker-url", WORKER, "--host", "1.2.3.4"], "--host 1.2.3.4 --port 0: Cannot assign"),

@@ -311,7 +311,10 @@ WRONG = [
     ((), "--worker-url"),
     (
         (*WORKER, "--dp", "2"),
-        ("workers: give either --worker-url, for workers that run already, or --dp, to start some"),
+        (
+            "workers: give either --worker-url, for workers that already run, or --dp, "
+            "to start workers"
+        ),
     ),
     ((*WORKER, "--model", "m"), "--model needs --dp"),
     ((*WORKER, "--server-arg", "--x"), "--server-arg needs --dp"),

@@ -85,7 +85,7 @@ def test_plot_finds_the_runs_of_reproduce(swept, tmp_path, monkeypatch):
         (["plot", "fig8", "--format", "svg,jpg"], "unknown --format 'jpg': choose from pdf, png"),
         (
             ["plot", "fig8", "--from", "nowhere"],
-            "nowhere: no such directory; `fairbench reproduce fig8` makes it",
+            "nowhere: no such directory; `fairbench reproduce fig8` creates it",
         ),
         (["plot", "fig8", "--table", "t.tex"], "--table t.tex needs a directory of runs, and"),
         (["plot", ".", "--table", "t.csv"], "--table t.csv: must end in .tex"),

@@ -115,7 +115,9 @@ def plot(
         folder = source or stored(one.sweep)
         if not folder.is_dir():
             made = one.name if preset is None else f"{one.name} --preset {preset}"
-            raise UsageError(f"{folder}: no such directory; `fairbench reproduce {made}` makes it")
+            raise UsageError(
+                f"{folder}: no such directory; `fairbench reproduce {made}` creates it"
+            )
         for path in one.plot(folder, output_dir or DEFAULT_PLOT_DIR, suffixes):
             typer.echo(path)
 

@@ -31,7 +31,7 @@ def show(
         if output_file is not None:
             raise UsageError(
                 f"--output-file {output_file} needs the directory of a single run, and "
-                f"{run_dir} is the directory of a sweep"
+                f"{run_dir} is the directory of a sweep; choose one of the sweep's runs"
             )
         _show_sweep(run_dir, as_json=as_json)
         return

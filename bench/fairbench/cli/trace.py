@@ -157,7 +157,7 @@ def combine(
         Option(
             "--prompts-of",
             metavar="FILE",
-            help="Trace that gives the new trace its prompt lengths, output lengths and prefixes.",
+            help="Trace from which prompt lengths, output lengths and prefixes are taken.",
         ),
     ],
     output: Output,

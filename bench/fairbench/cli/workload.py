@@ -72,7 +72,7 @@ def check(
         "request_rate": request_rate,
         "duration_s": duration,
         "seed": seed,
-        # Any scheduler will do, because the workload does not depend on it.
+        # The workload does not depend on the scheduler, so any scheduler will do.
         "scheduler": "fcfs",
     }
     facts = execute.check_facts(resolve(given_options(flags)))

@@ -106,7 +106,7 @@ def place_flags(flags: Mapping[str, Any], table: Mapping[str, Flag]) -> PlacedFl
 
 
 SIM = "sim"
-ENDPOINT = "endpoint"  # the backend for a server that runs already, at --base-url
+ENDPOINT = "endpoint"  # the backend for a server that already runs at --base-url
 STARTED = tuple(sorted(name for name in registered(BACKEND_GROUP) if name != ENDPOINT))
 
 

@@ -35,8 +35,8 @@ class RunningBatch:
         # ``_long`` holds the sequences that may produce more outputs than SGLang reserves memory
         # for.
         self._long: dict[Sequence, None] = {}
-        # ``due`` is a heap of sequences by the decode step after which each sequence ends. A heap
-        # entry is outdated if its step differs from ``Sequence.due``.
+        # ``due`` is a heap of sequences, ordered by the decode step after which each sequence ends.
+        # A heap entry is outdated if its step differs from ``Sequence.due``.
         self.due: list[tuple[int, int, Sequence]] = []
         self._joined = 0
         # If ``times_requests`` is true, ``Sequence.gpu_ps`` sums each request's part of the GPU

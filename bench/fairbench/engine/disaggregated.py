@@ -607,7 +607,8 @@ class DecodeWorker(EngineLoop[KVNode]):
         """Return a retracted sequence to the batch after memory was reserved for it."""
 
 
-# If at most ``FEW_RUNNING`` requests may run, SGLang reserves memory for three times as many.
+# If the running limit is at most ``FEW_RUNNING``, SGLang reserves memory for up to three times as
+# many requests as may run.
 FEW_RUNNING = 32
 
 

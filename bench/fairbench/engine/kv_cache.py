@@ -362,7 +362,7 @@ class KVCache(PrefixTree[KVNode]):
         upper.number = self._created
         upper.locks = 1 if lower.locks else 0
         upper.last_access = lower.last_access
-        # SGLang marks a whole node as used before it splits a node that matches only in part.
+        # If only part of a node matches, SGLang marks the whole node as used before the split.
         if self._matching is not None:
             lower.last_access = self._refreshed(self._matching)
         else:

@@ -57,7 +57,8 @@ class VLLMReplica(EngineLoop[BlockNode]):
         self._chunks: list[Prefill] = []
         # ``_stalled`` holds the decoding sequences without a token in the current step.
         self._stalled: list[Sequence] = []
-        # ``_short`` is true if a request still waited for KV blocks after the last decision.
+        # ``_short`` is true if a request still waited for KV blocks after the last scheduling
+        # decision.
         self._short = False
         # ``_taken_ps`` is the time of the last decision that preempted a request for lack of
         # memory.

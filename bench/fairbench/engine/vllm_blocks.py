@@ -379,7 +379,8 @@ class BlockCache(BlockTree):
         # the position at which they end. ``_row_tokens`` counts the tokens of unreported blocks.
         self._row: tuple[Prompt, int] = ((), 0)
         self._row_tokens = 0
-        # If ``_above``, the parent of ``_row``, is evicted next, both are reported together.
+        # If ``_above`` (the parent of ``_row``) is evicted next, one report covers the blocks of
+        # ``_above`` and ``_row``.
         self._above: BlockNode | None = None
 
     # Memory in tokens

@@ -260,7 +260,8 @@ class MatchedQueue(ABC, Generic[N]):
         self._fresh: list[Entry[N]] = []
         # Cold requests (at most 32 cached tokens) whose prompts begin alike form a group in
         # ``_cold``. ``_leader`` has the first request of each group, and the other requests come
-        # last in the queue. ``_joined`` has the new requests of groups whose leader may change.
+        # last in the queue. ``_joined`` has the newly queued requests of each group whose first
+        # request may change.
         self._cold: dict[Prompt, dict[Entry[N], None]] = {}
         self._leader: dict[Prompt, Entry[N]] = {}
         self._joined: dict[Prompt, list[Entry[N]]] = {}

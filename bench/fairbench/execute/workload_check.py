@@ -268,7 +268,7 @@ def busiest_minute(
 
 FEW = 20  # If a client has fewer than 20 programs, its percentiles are unreliable.
 # If the load is below the fraction ``IDLE`` of the cluster's capacity, hardly any request waits. If
-# the load is above the fraction ``FLOODED``, queues grow until the end of the run.
+# the load is above the fraction ``FLOODED`` of the capacity, queues grow until the end of the run.
 IDLE, FLOODED = 0.7, 2.0
 
 

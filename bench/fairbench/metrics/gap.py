@@ -314,7 +314,8 @@ class Pairs:
         if len(self._clients) > FEW:
             self._ahead, self._behind = cells.ahead(), cells.behind()
             self._furthest = self._behind.max(axis=1)
-            # ``reach`` has upper bounds on each client's service minus the lowest service.
+            # ``reach`` has upper bounds on the difference between each client's service and the
+            # lowest service of any client.
             reach = (self._ahead + self._furthest[:, np.newaxis]).T.ravel()
             begin = client * len(cells)
             bounds = np.column_stack([begin + self._low, begin + self._high + 1]).ravel()

@@ -33,7 +33,7 @@ TOGETHER_S = 1e-3
 # A stall has a known cause only if prompts are computed for at least half of the stall.
 EXPLAINED = 0.5
 LEAST_TOKENS = 1e-3  # Fewer prompt tokens than this in a gap are a rounding error.
-MOST_STALLS = 2_000  # Causes are sought only for the longest stalls.
+MOST_STALLS = 2_000  # maximum number of stalls, the longest ones, whose causes are sought
 MOST_CAUSES = 5
 
 
@@ -96,7 +96,8 @@ def prompts_of(requests: Requests) -> Prompts:
     is_known = admitted_s < first_s
     begin_s = np.where(is_known, admitted_s, requests.arrival_s[rows])
     if len(rows):
-        # The least time per token is taken from long prompts, in which fixed times matter least.
+        # The shortest time per token is estimated from long prompts, in which fixed times matter
+        # least.
         longer = tokens >= np.median(tokens)
         each_s = ((first_s - begin_s) / tokens)[longer]
         token_s = float(np.percentile(each_s, FASTEST, method="lower"))

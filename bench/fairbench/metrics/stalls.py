@@ -82,7 +82,8 @@ class Gaps:
         self._bins = np.zeros((clients, _BINS))
         self.largest_s = np.full(clients, nan)
         self.above = np.zeros(clients)
-        # Row 0 is for gaps without prompts of other clients, and row 1 for gaps with such prompts.
+        # Row 0 is for gaps in which no other client's prompt was computed, row 1 for all other
+        # gaps.
         self._tokens, self._time_s = np.zeros((2, clients)), np.zeros((2, clients))
 
     def add(

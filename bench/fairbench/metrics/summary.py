@@ -143,7 +143,8 @@ def _worst_sessions(run: RunData) -> list[dict[str, Any]]:
     ]
 
 
-# ``SHARES`` has the lengths (s) of sliding windows for sessions' fair shares; 0: the whole window.
+# ``SHARES`` maps each share of a session to the length (s) of sliding windows; 0 means the whole
+# measurement window.
 SHARES = {"share": 0.0, "share_60s": SESSION_WINDOW_S}
 
 

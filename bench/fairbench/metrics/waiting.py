@@ -82,7 +82,8 @@ def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Interval
         return queue, Intervals(start, end)
     order = np.lexsort((start, queue))
     queue, start, end = queue[order], start[order], end[order]
-    # ``reach`` is the latest end in a queue so far, and ``latest`` is its rank in ``ends``.
+    # ``reach`` is the latest end so far of an interval in the same queue, and ``latest`` is the
+    # rank of this end in ``ends``.
     ends = np.sort(end)
     before = queue * len(ends)
     latest = np.maximum.accumulate(before + np.searchsorted(ends, end)) - before

@@ -74,7 +74,9 @@ def _groups(facts: Mapping[str, Any]) -> Table:
 
 
 LEAST = 1e-9  # Smaller values are rounding errors of a sum that should be 0.
-BATCHED = 0.05  # A larger fraction of requests with equal arrival times counts as batches.
+# If more than this fraction of requests arrive at the same time as another request, the workload
+# table has a line "batches".
+BATCHED = 0.05
 NAME_WIDTH = 24  # Longer names of clients are cut in the table of a workload.
 SHOWN = 20
 

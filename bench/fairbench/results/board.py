@@ -148,7 +148,8 @@ def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
     ]
 
 
-# A sweep's metrics.csv begins with the columns configuration, scheduler and seed.
+# A sweep's metrics.csv begins with the columns ``place`` (configuration), ``cell`` (scheduler) and
+# ``seed``.
 LABELS = ("place", "cell", "seed")
 KEPT = (
     *("timing_profile", "timing_error_pct", "engine", "served", "emulated", "simulated", "dp"),

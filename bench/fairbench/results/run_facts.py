@@ -267,7 +267,7 @@ SomeTable = TypeVar("SomeTable", bound=records.Table)
 MAX_COUNT = 2**53
 # Worker numbers are limited because some metrics are lists with one entry per number.
 MAX_WORKER = 2**16 - 1
-RANGES = {  # Integer columns may only contain values in these ranges.
+RANGES = {  # allowed range of values in each integer column
     "worker": (-1, MAX_WORKER),
     "by": (NOBODY, MAX_COUNT),
     "change": (-MAX_COUNT, MAX_COUNT),

@@ -8,7 +8,8 @@ from fairbench.core import Request
 
 # maximum number of idle clients that schedulers and queues remember
 MAX_CLIENTS = 10_000
-# number of idle clients whose state is deleted at a time, because choosing them takes long
+# number of idle clients whose state is deleted together, because the search for idle clients is
+# slow
 BATCH = MAX_CLIENTS // 16
 
 # predicted output length in tokens before any request has finished
@@ -67,7 +68,8 @@ class OutputLengths:
 
     def __init__(self) -> None:
         self._everybody = _Average(PRIOR_OUTPUT_TOKENS, 0)
-        # ``_of_client`` maps clients to average output lengths, the least recently updated first.
+        # ``_of_client`` maps clients to average output lengths; the least recently updated client
+        # comes first.
         self._of_client: dict[str, _Average] = {}
 
     def expected(self, client: str) -> float:

@@ -200,7 +200,7 @@ class Changes:
         self.version = 0
         self._most = most
         # ``_noted`` maps each client to the version of the charge sums in which the client's sums
-        # last changed. The client whose last change is oldest is first.
+        # last changed. The first entry is the client whose sums changed least recently.
         self._noted: dict[str, int] = {}
         self._forgotten = 0
 

@@ -131,7 +131,8 @@ PAIRS = {
     "fair-finish": ("fair-finish", "dlpm-hold"),
 }
 
-# Each router that orders its own queue, with the local scheduler whose parameters the router takes.
+# ``PARAMS_OF`` maps each router that orders its own queue to the local scheduler whose parameters
+# the router uses.
 PARAMS_OF = {"central-dlpm": "dlpm"}
 
 VARIABLE = "FAIRBENCH_SCHEDULERS"

@@ -274,7 +274,7 @@ def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
     return {"status": np.where(states == FAILED, REFUSED, states), "failed": states == FAILED}
 
 
-NAMED = "/id "  # the separator between the prefix of a program's name and the session's name
+NAMED = "/id "  # the separator before the session's name in a program's name
 
 
 def _programs(requests: FileRequests, clients: Any, part: int, *, per_client: bool) -> Any:

@@ -248,7 +248,7 @@ def measured_grade() -> str:
 
 # ``fairbench profile`` prints decode times for ``BATCHES`` sequences of ``CONTEXT`` tokens each.
 BATCHES, CONTEXT = (1, 8, 64), 1_000
-PROMPTS = (128, 1_024, 8_192)  # prompt lengths in tokens whose prefill times are printed
+PROMPTS = (128, 1_024, 8_192)  # prompt lengths (tokens) for which prefill times are printed
 
 
 def described(

@@ -121,8 +121,8 @@ OVERLAP = 1.9
 # Times of norms, activations and sampling with SGLang on an A10G (Llama-3.1-8B and 3.2-3B). With
 # twice the memory bandwidth, norms, activations and sampling are assumed to take half the time.
 MEASURED_GB_S, MEASURED_VOCABULARY = 600, 128_256
-LAYER_US = 88.7  # time for the norms and activations of a layer
-SEQUENCE_US = 50.2  # time for sampling a token of a sequence
+LAYER_US = 88.7  # microseconds for the norms and activations of a layer
+SEQUENCE_US = 50.2  # microseconds for sampling one token of a sequence
 EXPERT_SHARE = 0.86  # speed of small experts' matrix products, relative to dense products
 LINK_SHARE = 0.80  # fraction of the link's bandwidth that transfers between GPUs reach
 MS = 1e3

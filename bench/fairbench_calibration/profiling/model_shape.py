@@ -222,7 +222,7 @@ TOTAL_GIB = {
 }
 """Total memory in GiB of each GPU, as PyTorch reports it in public logs."""
 
-_LOGIT_BYTES = 2 + 4 + 4  # two logits (16 and 32 bits) and a probability
+_LOGIT_BYTES = 2 + 4 + 4  # bytes of two logits (16 and 32 bits) and a probability
 _ACTIVATION_BYTES = 2
 
 

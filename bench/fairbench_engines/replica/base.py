@@ -44,9 +44,9 @@ class RealReplica(ABC):
         self.batch: Any = types.SimpleNamespace(sequences=())
         self._tell_evicted = parts.on_evict
         self._inbox: list[Sequence] = []
-        # unfinished requests by the name or object that the engine uses
+        # unfinished requests, keyed by the engine's request name or request object
         self._sequences: dict[Req, Sequence] = {}
-        self._per_client: dict[str, int] = {}  # number of decoding requests by client
+        self._per_client: dict[str, int] = {}  # number of each client's decoding requests
         self._stretch: Stretch | None = None
         # each client's numbers of decoding requests and of context tokens, at the start of the
         # current series of decode steps with the same batch

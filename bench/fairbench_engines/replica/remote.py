@@ -34,7 +34,7 @@ class RemoteReplica(RealReplica):
         super().__init__(parts, limits)
         self._channel, self._capacity = channel, capacity
         self._numbers = count()
-        # arrived requests that the engine gets before its next iteration
+        # new requests that the engine receives before its next iteration
         self._arrivals: list[tuple[Any, ...]] = []
         # number of output tokens of each request, as the engine last reported
         self._outputs: dict[int, int] = {}

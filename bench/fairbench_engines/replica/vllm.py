@@ -38,7 +38,7 @@ class VLLMCodeReplica(RemoteReplica):
         self._prefilling: set[int] = set()  # requests whose prompts are partly computed
         # number of context tokens that each decoding request had at its first decode step
         self._joined: dict[int, int] = {}
-        # largest number in ``_joined`` of a request in the current decode batch
+        # largest value in ``_joined`` among the requests of the current decode batch
         self._longest = 0
         self._chunks: list[Prefill] = []
         self._booking = Booking()

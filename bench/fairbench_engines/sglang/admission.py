@@ -50,8 +50,8 @@ class PluginAdmission:
         batch = named.get("running_batch", scheduler.running_batch)
         self.home.batch.show_batch(batch, scheduler)
         if self.home.scheduler.preempts:
-            # With priority preemption enabled, SGLang makes a pass even if the batch is full, and
-            # then calls ``preempt_to_schedule``.
+            # With priority preemption enabled, SGLang runs a scheduling pass even if the batch is
+            # full, and then calls ``preempt_to_schedule``.
             scheduler.enable_priority_preemption = self._needs_pass(scheduler, batch)
         new_batch, running_batch = original(scheduler, *args, **named)
         self.home.end_pass()

@@ -280,7 +280,7 @@ class VLLMHome(EngineHome):
             self._admit(popped, max(theirs.num_tokens - theirs.num_computed_tokens, 1))
             if self._shares is not None:
                 self._prefilling[popped] = None
-        elif self._selection is not None:  # vLLM has skipped the candidate
+        elif self._selection is not None:  # vLLM skipped the candidate request
             self._selection.close()
             self._selection = None
 

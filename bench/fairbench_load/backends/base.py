@@ -86,7 +86,7 @@ def _latency_targets(spec: ExperimentSpec) -> Iterator[tuple[str, str, Mapping[s
 C = TypeVar("C", bound=LoadedBackend)
 
 FIRST_TOKEN = 16  # Lower token ids are special tokens in most vocabularies.
-LOOKED_AT = 16  # maximum number of clients whose first program is checked for its length
+LOOKED_AT = 16  # maximum number of clients whose first program's length is checked
 # The vocabulary of every common model has at least 32,000 ordinary tokens.
 COMMON_TOKENS = 32_000
 

@@ -177,7 +177,8 @@ async def drive(
         ids = count(shard.number, shard.drivers)
         run = _Run(spec, target, vocab, pool, journal, clock, len(streams), ids)
         if target.api == "generate" and shard.drivers == 1:
-            # Other APIs apply a chat template, so the driver does not know the token ids.
+            # With the other APIs, servers apply a chat template, so the driver does not know token
+            # ids.
             run.caller.prefixes = DistinctPrefixes()
         try:
             complete = await run.until_over(streams, on_progress, interrupted)

@@ -205,7 +205,7 @@ class ServerProcess:
         self.ask_to_stop()
         try:
             self._reaper.wait(self._grace_s + REAPER_MARGIN_S)
-        # The server survived SIGKILL, so only its reaper is killed.
+        # The reaper still waits for the server, which survived SIGKILL, so the reaper is killed.
         except subprocess.TimeoutExpired:
             self._reaper.kill()
             self._reaper.wait()

@@ -215,7 +215,7 @@ def _wait_ready(
             told = time.monotonic()
             waiting[0].tell_of_waiting(told - begun)
     for server in servers:
-        # A server that was ready may have ended while other servers became ready.
+        # A server may have ended after it was ready, while other servers were still starting.
         server.check_running()
 
 

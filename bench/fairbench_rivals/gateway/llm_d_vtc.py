@@ -43,7 +43,7 @@ class LlmdVTC(FlowPolicy):
     def __init__(self, params: Params) -> None:
         self.params = params
         self.counters: dict[str, float] = {}
-        # time in seconds at which a request of each client last waited
+        # latest time in seconds at which each client had a waiting request
         self._active_s: dict[str, float] = {}
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:

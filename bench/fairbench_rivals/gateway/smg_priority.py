@@ -19,7 +19,7 @@ class Rules(NamedTuple):
     """The rules of a class: reserved slots, limits on queue length and waiting time, and aging."""
 
     name: str
-    floor: int  # minimum number of slots that are reserved for the class
+    floor: int  # minimum number of slots reserved for the priority class
     share: float  # fraction of all slots that is reserved for the class
     queue: int
     timeout_s: float
@@ -66,7 +66,7 @@ class SmgPriority(ClassQueues):
     def __init__(self, params: Params) -> None:
         super().__init__()
         self.params = params
-        self._used = dict.fromkeys(CLASSES, 0)  # number of slots in use by class
+        self._used = dict.fromkeys(CLASSES, 0)  # number of used slots of each priority class
         self._sent: set[Request] = set()
 
     def class_of(self, request: Request) -> int:

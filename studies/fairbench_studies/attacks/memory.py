@@ -26,7 +26,7 @@ from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 PAGE = ROOT / "docs/studies/memory-attacks.md"
 TABLE = ROOT / "results/memory-attacks.csv"
-# The loads were chosen with seed 100, so the table uses other seeds.
+# The loads of this study were chosen with seed 100, so the table uses seeds from 200.
 FIRST_SEED, SEEDS = 200, 5
 DURATION_S = 3600.0
 NONE = "none"

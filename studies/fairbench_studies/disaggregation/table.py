@@ -30,7 +30,8 @@ WORKLOADS = ("sessions", "judge", "tot", "long-qa")
 SCHEDULERS = ("vtc", "d2lpm", "fair-finish")
 COLOCATED, VLLM = "colocated", "vLLM"
 APART = {"prefill": 2, "decode": 2}
-# ``FORMS`` holds flags and settings of each cluster form: prefill and decode separate or colocated.
+# ``FORMS`` maps each cluster form, with colocated or separate prefill and decode workers, to its
+# flags and settings.
 FORMS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     COLOCATED: ({"dp": 4}, {}),
     "SGLang": (APART, {}),

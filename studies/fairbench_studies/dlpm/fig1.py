@@ -75,7 +75,7 @@ def draw(cells: Sequence[SchedulerResults]) -> Figure:
 
 def _range(table: Sequence[dict[str, Any]]) -> str:
     quanta = [row["quantum_tokens"] for row in table if row["quantum_tokens"]]
-    if not quanta:  # no run under DLPM has finished
+    if not quanta:  # if no run under DLPM has finished
         return ""
     least, most = min(quanta), max(quanta)
     return f" DLPM: the number beside a point (left) is Q^u, {least:,} to {most:,} tokens."

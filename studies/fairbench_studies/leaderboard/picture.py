@@ -33,8 +33,8 @@ PLAIN = (
     *("round-robin+justitia", "round-robin+autellix"),
 )
 WIDTH_IN, HEIGHT_IN = 8.5, 8.4
-# The list below the plot has ``COLUMNS`` columns of ``LIST_IN`` inches, and lines of ``LINE_IN``
-# inches.
+# The list below the plot has ``COLUMNS`` columns that are ``LIST_IN`` inches wide. Each line of the
+# list is ``LINE_IN`` inches high.
 COLUMNS, LIST_IN, LINE_IN = 3, 2.75, 0.15
 POINTS = 72  # typographic points in an inch
 DIGIT_POINTS = 5.6  # width of a digit of 8-point type in points

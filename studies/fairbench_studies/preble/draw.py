@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PANEL_IN, HEIGHT_IN = 2.6, 4.4
 Runs = Mapping[Key, Sequence[Latency]]
-FLAT = 12  # if the largest value is more than ``FLAT`` times the smallest, y is logarithmic
+FLAT = 12  # the y axis is logarithmic if the largest value is more than ``FLAT`` times the smallest
 METRICS = {"mean_s": "mean latency, s", "p99_s": "P99 latency, s"}
 
 # ``FIGURES`` holds the title and x label of each figure. The figure of the ablation has no x label,

@@ -22,7 +22,7 @@ from fairbench_studies.kit.table_store import write
 from fairbench_studies.preble.experiments import MEMSERVE, PREBLE, ROUND_ROBIN
 from fairbench_studies.preble.store import latencies_of
 
-TARGET_S = 20.0  # "the 20-second latency requirement" ([Preble] §F, Fig. 15)
+TARGET_S = 20.0  # latency target: "the 20-second latency requirement" ([Preble] §F, Fig. 15)
 SYSTEMS = {"lpm": ROUND_ROBIN, PREBLE: PREBLE, "memserve+lpm": MEMSERVE}
 """The names of the systems in the table, keyed by the scheduler of their runs."""
 

@@ -28,7 +28,8 @@ from fairbench_studies.routers.runs import Panel, draw, results, simulated
 CASE = ROOT / "examples/two-routers.toml"
 TABLE = ROOT / "results/tables/routers.csv"
 FIGURE = ROOT / "plots/routers.svg"
-# Between ``SETTLED_S`` and ``END_S``, both clients have waiting requests and all charges are known.
+# The gap between charges is measured from ``SETTLED_S`` to ``END_S``, while both clients have
+# waiting requests.
 SETTLED_S, END_S = 30.0, 120.0
 
 

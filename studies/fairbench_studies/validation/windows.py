@@ -31,8 +31,9 @@ TINY_SHARE_PCT = 1.0
 # In a slice, the accepted error of a client's service is 15% of its own service, or 5% of the
 # service of all clients. A minibatch has about 15% of a slice's service.
 SLICE_TARGET_PCT, SLICE_SHARE_PCT = 15.0, 5.0
-# With service rates of 1 : 2, Jain's index changes by ``JAIN_TOLERANCE`` if one rate is too high
-# and the other too low, both by their largest accepted errors.
+# Suppose that two clients have service rates of 1 : 2, and that one rate is simulated too high and
+# the other too low, each by the largest accepted error. Jain's index then changes by
+# ``JAIN_TOLERANCE``.
 JAIN_TOLERANCE, SLICE_JAIN_TOLERANCE = 0.025, 0.075
 
 

@@ -17,7 +17,7 @@ from fairbench.tenants import ROOT, Tenants
 if TYPE_CHECKING:
     from fairbench.schedulers.peers import CreditChange, SharedCredit
 
-# the worker number under which a rank reports its charges to a server's other ranks
+# The ranks of a server report charges to each other under this worker number.
 HERE = 0
 # A debt of fewer weighted tokens than ``ROUNDING`` is a rounding error.
 ROUNDING = 1e-6
@@ -295,7 +295,7 @@ class Turns:
     stops: bool = True
     over: bool = False
     _refilled: bool = False
-    # ``_known`` maps each tenant to whether a waiting client below it has credit left.
+    # ``_known`` maps each tenant to true if any waiting client under the tenant has credit left.
     _known: dict[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

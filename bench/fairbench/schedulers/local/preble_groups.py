@@ -56,7 +56,7 @@ class PrebleGroups(LocalScheduler):
         self._drawn += 1
 
     def on_finish(self, request: Request) -> None:
-        # A request that ends while it is still queued was aborted.
+        # A queued request can finish only if it was aborted.
         if request in self._queued:
             del self._queued[request]
             queue = next(q for q in (self._new, *self._groups) if request in q)
@@ -86,7 +86,7 @@ class PrebleGroups(LocalScheduler):
             for group in self._groups:
                 group.clear()
         for request in self._new:
-            # The cache may also contain output tokens of a retracted request.
+            # After a retraction, ``matched_tokens`` may also count output tokens.
             cached = min(view.matched_tokens(request), request.input_tokens)
             self._groups[self.group_of(cached, request)].append(request)
         self._new.clear()

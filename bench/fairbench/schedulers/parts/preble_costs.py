@@ -13,7 +13,7 @@ from fairbench.schedulers.parts.fleet import members
 from fairbench.schedulers.parts.preble_tree import PrebleNode, PrebleTree, WaitWindow
 from fairbench.schedulers.parts.preble_windows import GpuWindow, TimeModel, Windows
 
-# maximum number of nodes per GPU that are examined to price an eviction
+# maximum number of nodes per GPU that are examined to estimate the cost of an eviction
 EVICTION_SCAN_NODES = 128
 
 

@@ -233,8 +233,8 @@ class WorkerCredits:
             self.shared.spend(node, worker, cost)
 
     def _refund(self, credit: WorkerCredit, node: str, worker: int, amount: float) -> None:
-        # A full refund could raise the credit above a quantum if the client has got quanta since
-        # the charge.
+        # A full refund could raise the credit above a quantum if the client has received quanta
+        # since the charge.
         most = min(credit[worker] + amount, self.quantum_of(node))
         before, credit[worker] = credit[worker], max(credit[worker], most)
         if self.shared is not None:

@@ -50,7 +50,7 @@ class ReplayProgram(CallSequence):
     ) -> Self:
         """Build the program with the calls of ``item``; raise UsageError for any other item."""
         if not isinstance(item, Recorded):
-            raise UsageError("program replay: needs arrivals of kind replay with the trace file")
+            raise UsageError("program replay: needs arrivals of kind replay with params.file")
         return cls(program_id, client, item.calls)
 
     @classmethod

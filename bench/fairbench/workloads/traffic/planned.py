@@ -140,7 +140,8 @@ class PacedArrivals(ArrivalSource):
             gaps = chain((rng.random(),), repeat(1))
         else:
             gaps = gamma_gaps(rng, self.burstiness)
-        # ``arrived`` programs arrive before ``piece``, and ``due`` programs by the next arrival.
+        # ``arrived`` programs arrive before ``piece`` begins. The next program arrives once the
+        # number of expected arrivals reaches ``due``.
         due, arrived = next(gaps), 0.0
         number = count()
         for piece in self._pieces():

@@ -27,8 +27,8 @@ from fairbench_studies.dlpm.central.workers import CentralWorkers
 
 BATCH_SIZE = 25  # requests in the decode step of [DLPM] Fig. 4
 POOL_TOKENS = 100_000  # size of a worker's KV cache
-# A worker frees ``FREED_TOKENS`` tokens between two batches. SGLang forms a batch every 10 decode
-# steps, during which about one of 25 requests with 256 output tokens finishes.
+# A worker frees ``FREED_TOKENS`` tokens between two batches. SGLang forms a new batch every 10
+# decode steps. In 10 decode steps, about one of 25 requests with 256 output tokens each finishes.
 FREED_TOKENS = 1_000
 WARMUP_ROUNDS = 50  # rounds before the timed rounds, which fill the caches so that workers evict
 WARMUP_TOKENS = 10_000

@@ -17,7 +17,7 @@ from fairbench_studies.kit.parts import Claim, Part
 from fairbench_studies.kit.tally import Tally, decided, part_of
 from fairbench_studies.kit.values import chosen
 
-IDLE = 0.001  # workers count as never idle up to this fraction of idle time
+IDLE = 0.001  # Workers count as never idle if they idle for at most this fraction of the time.
 
 
 def judge_computed_service(cells: Sequence[SchedulerResults]) -> list[Part]:

@@ -20,7 +20,7 @@ ERROR_LIMIT_PCT = 45.0  # a larger error is drawn at the edge of the panel, as a
 # Numbers at the edge of a panel overlap if their measured values are closer than ``NEAR`` powers of
 # ten. If numbers would overlap, only the number of the largest error is written.
 NEAR = 0.4
-MARKERS = "osD^vP*X"  # one marker for each engine
+MARKERS = "osD^vP*X"  # one plot marker for each engine
 
 
 def draw(points: Sequence[Point], paths: Sequence[Path]) -> None:

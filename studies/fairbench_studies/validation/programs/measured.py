@@ -24,9 +24,10 @@ _OPTIONS = (
 )  # fmt: skip
 _PROGRAMS = re.compile(r"(\d{1,9}) programs? a user")
 _TOKENS = re.compile(r"average (\d[\d,]{0,11}(?:\.\d+)?) tokens")
-# ``SYSTEM_TOKENS`` follows from the log, in which an article has 13,222 characters, or 13,386 with
-# the system text. Each user must have a separate system text: in the first LPM run, users 1 and 2
-# finish no request before user 0 is done. With a common system text, LPM would mix requests.
+# In the log, an article has 13,222 characters without the system text and 13,386 with the system
+# text. ``SYSTEM_TOKENS`` is the difference in tokens of 5 characters. Each user must have a
+# separate system text: in the first LPM run, users 1 and 2 finish no request before user 0 is done.
+# With a common system text, LPM would interleave the users' requests.
 SYSTEM_TOKENS = 33
 LEAST_PROMPT_TOKENS = SYSTEM_TOKENS + 1  # an article has at least one token
 

@@ -43,7 +43,8 @@ WARM_UP_S = 10.0
 
 INPUTS = ("client", "submit_s", "prompt_tokens", "output_tokens")
 COUNTS = ("prompt_tokens", "output_tokens")
-# ``MAX_TOKENS`` limits a prompt or an answer to ten times the longest existing context.
+# ``MAX_TOKENS`` (the maximum length of a prompt or an answer) is ten times the longest context of
+# existing models.
 MAX_TOKENS = 10_000_000
 MAX_TIME_S = 1e10
 MEASURED = ("ttft_s", "latency_s", "error")

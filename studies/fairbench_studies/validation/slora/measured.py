@@ -35,7 +35,7 @@ _WITH_LENGTH = re.compile(r"(VTC|FCFS)-\d+")
 # ``MAX_TOKENS`` limits a prompt or an answer to ten times the longest existing context.
 MAX_TOKENS = 10_000_000
 MAX_CLIENT = 2**31 - 1
-MAX_TIME_S = 1e10  # larger values must be dates in seconds since 1970
+MAX_TIME_S = 1e10  # larger values must be Unix times (seconds since 1970)
 _COUNTS = ("client", "prompt_len", "output_len")
 
 

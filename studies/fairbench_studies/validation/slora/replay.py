@@ -30,7 +30,7 @@ from fairbench_studies.validation.slora.measured import MeasuredRun
 from fairbench_studies.validation.slora.recorded import Recorded
 
 FITTED_SCENARIOS = ("overload", "proportional")
-# The constants of this module were fitted to six runs of VTC-artifact.
+# The constants of the replay were fitted to six runs of VTC-artifact.
 FITTED_RUNS = frozenset(
     {
         *(f"{name}/overload" for name in ("FCFS", "VTC", "VTC_oracle", "VTC_pred_50")),
