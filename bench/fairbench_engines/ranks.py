@@ -62,7 +62,7 @@ class RankLink:
         self._told_s = self._looked_s = self._found_s = -FORGET_S
         self._was_idle = False
         self._elsewhere: dict[str, bool] = {}
-        self.lag_s = 0.0  # age in seconds of the totals that were last read from another rank
+        self.lag_s = 0.0  # age (s) of another rank's charge totals when last read
 
     def look(self, now_s: float) -> None:
         """Apply new charge totals of all other ranks, at most once every ``EVERY_S`` seconds."""
