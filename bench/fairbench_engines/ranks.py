@@ -16,7 +16,8 @@ from fairbench.schedulers.peers import WAIVED, Totals
 from fairbench_engines.rank_accounts import RankAccount
 from fairbench_engines.rank_board import RUNS, TOTALS, WAITS, RankBoard, Reader
 
-# environment variable that the first process of a server with several ranks sets for all ranks
+# environment variable with the path of the folder through which the ranks exchange totals; the
+# server's first process sets the variable for all ranks
 FOLDER = "FAIRBENCH_RANKS"
 EVERY_S = 0.05  # seconds between two exchanges of totals while a rank is busy
 FIND_EVERY_S = 1.0
