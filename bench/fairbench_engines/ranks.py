@@ -16,8 +16,7 @@ from fairbench.schedulers.peers import WAIVED, Totals
 from fairbench_engines.rank_accounts import RankAccount
 from fairbench_engines.rank_board import RUNS, TOTALS, WAITS, RankBoard, Reader
 
-# environment variable with the path of the folder through which the ranks exchange totals; the
-# server's first process sets the variable for all ranks
+# environment variable with the folder through which the ranks of a server exchange totals
 FOLDER = "FAIRBENCH_RANKS"
 EVERY_S = 0.05  # seconds between two exchanges of totals while a rank is busy
 FIND_EVERY_S = 1.0

@@ -31,8 +31,8 @@ class Children:
             start(process)
             started.append(process)
 
-        # vLLM does not list its child processes, so ``remembered`` replaces Python's
-        # ``BaseProcess.start`` to record each process that vLLM starts.
+        # ``remembered`` replaces Python's ``BaseProcess.start``, to record each process that vLLM
+        # starts.
         BaseProcess.start = remembered  # type: ignore[method-assign, assignment]
 
     def killed(self) -> tuple[str, signal.Signals] | None:

@@ -14,8 +14,7 @@ from fairbench.schedulers.local.dlpm import DLPM, KEPT_AS_IN_DLPM
 from fairbench.schedulers.params import NotNegativeInt
 from fairbench.tenants import ROOT
 
-# Requests may wait if the running batch costs more than ``FLOOR_UNITS`` units. With 4 units, the
-# batch takes 4/5 of a decode step's time, and the step's fixed part takes 1/5.
+# Requests may wait if the batch costs more than ``FLOOR_UNITS`` units, 4/5 of a decode step's time.
 FLOOR_UNITS = 4
 QUANTUM = 5_000
 
