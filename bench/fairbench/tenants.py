@@ -17,7 +17,7 @@ ROOT = ""
 Tenants: TypeAlias = Literal["tree"]
 """The type of the parameter ``tenants``: ``tree`` for fair shares at each level, or None."""
 
-# maximum number of client names whose paths are cached
+# maximum number of client names whose tenants are cached
 REMEMBERED = 2**16
 
 

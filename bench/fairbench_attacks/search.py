@@ -54,7 +54,7 @@ Scored = Sequence[tuple[Behaviour, float]]
 # value of each field with this probability.
 HONEST_PART = 2 / 3
 RANDOM_FIRST = 24  # random trials before the optimiser TPE starts
-MAX_DRAWS = 1000  # largest number of attempts to draw a behaviour that was not tried yet
+MAX_DRAWS = 1000  # maximum number of attempts to draw a behaviour that has not been tried
 RANDOM, TPE = "random", "tpe"
 
 

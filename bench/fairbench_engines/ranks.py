@@ -16,7 +16,7 @@ from fairbench.schedulers.peers import WAIVED, Totals
 from fairbench_engines.rank_accounts import RankAccount
 from fairbench_engines.rank_board import RUNS, TOTALS, WAITS, RankBoard, Reader
 
-# environment variable that the first process of a server with several ranks sets for all ranks
+# environment variable with the folder through which the ranks of a server exchange totals
 FOLDER = "FAIRBENCH_RANKS"
 EVERY_S = 0.05  # seconds between two exchanges of totals while a rank is busy
 FIND_EVERY_S = 1.0
@@ -62,7 +62,7 @@ class RankLink:
         self._told_s = self._looked_s = self._found_s = -FORGET_S
         self._was_idle = False
         self._elsewhere: dict[str, bool] = {}
-        self.lag_s = 0.0  # age in seconds of the totals that were last read from another rank
+        self.lag_s = 0.0  # age (s) of another rank's charge totals when last read
 
     def look(self, now_s: float) -> None:
         """Apply new charge totals of all other ranks, at most once every ``EVERY_S`` seconds."""

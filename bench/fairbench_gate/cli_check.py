@@ -53,7 +53,7 @@ def limit_option(unlimited: str) -> Any:
     """Declare the flag ``--fail-if``, whose help text ends in the sentence ``unlimited``."""
     return Option(
         metavar="METRIC:LOSS",
-        help="Limit on how much worse a metric may get, such as min_share_60s:-5%, "
+        help="Largest loss of a metric that passes the check, such as min_share_60s:-5%, "
         f"victim_p95_s:+10%, victim_p99_s:+20% and service_rate_tok_s:-3%; may be repeated. "
         f"{unlimited}",
     )

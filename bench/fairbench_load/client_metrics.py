@@ -96,7 +96,7 @@ class RecentShares:
         gained = {
             name: max(0.0, total - before.get(name, 0.0))
             for name, total in service.items()
-            # ``OTHERS`` is the sum of clients without their own metrics, whose shares are unknown.
+            # ``OTHERS`` stands for all clients without their own label, whose shares are unknown.
             if name != OTHERS
         }
         if now_s - (self._looks or [self._first])[-1].at_s >= SHARES_EVERY_S:

@@ -89,7 +89,8 @@ def worker_in(answer: str) -> int:
     return int(found[1]) if found else -1
 
 
-# A tag after a client's name states times in milliseconds with at most 12 digits (31 years).
+# The tag after a client's name has latency targets in milliseconds, of at most 12 digits each (31
+# years).
 _MOST_MS = 10**12 - 1
 _TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?,(\d{1,12})?", re.DOTALL)
 

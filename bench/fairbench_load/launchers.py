@@ -160,7 +160,7 @@ class Reach:
 
         Raises UsageError if the module cannot be run, or if the answer is not of type ``kind``.
         """
-        # msgspec is imported late, because checks of flags work without the extra `live`.
+        # Import msgspec only here, because flags are also checked without the extra `live`.
         import msgspec
 
         line = self.line([python, "-m", PROBE, *words], {})

@@ -180,7 +180,7 @@ def require_active(reports: list[PluginReport], wanted: PluginConfig) -> None:
                 f"by {policy}" if policy else "in its own order"
                 for policy in (report.eviction, wanted.eviction)
             )
-            raise RunFailed(f"the server evicts {evicts} instead of {expected}")
+            raise RunFailed(f"the server evicts cached tokens {evicts} instead of {expected}")
         for name in {**wanted.params, **dict.fromkeys(OF_SERVER)}:
             found, value = report.params.get(name), wanted.params.get(name)
             if found != value:

@@ -22,7 +22,8 @@ from fairbench_serve.prompts import NO_LIMITS, PromptLimits, TextTokens
 
 # default limit on output tokens in the completions API of OpenAI and SGLang
 COMPLETION_TOKENS = 16
-# maximum number of prompt tokens with log-probabilities, each of which needs a row of logits
+# maximum number of prompt tokens with log-probabilities, because the worker computes a row of
+# logits for each such token
 MOST_PROMPT_LOGPROBS = 8_192
 SEVERAL = "a request must have one prompt, because workers do not keep the client of a batch"
 # limit on ``n``, the answers per request; limits on concurrent requests ignore ``n``
@@ -343,7 +344,9 @@ class MessagesApi(Api):
         for block in chain.from_iterable(one for one in contents if isinstance(one, list)):
             if block.get("type") not in _BLOCKS:
                 kind = str(block.get("type"))[:64]
-                raise bad_request(f"messages: blocks of type {kind!r} are not forwarded")
+                raise bad_request(
+                    f"messages: blocks of type {kind!r} are not supported; leave them out"
+                )
         _check_tools(body.tools)
         shapes.check_constraints(given, patterns=reader.limits.patterns)
         shapes.check_stops(body.stop_sequences)

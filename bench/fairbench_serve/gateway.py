@@ -94,7 +94,7 @@ async def hold_requests(
     settings: dict[str, Any] = {**SERVED_OUTPUTS, **config.settings}
     admission = admission_params(settings)
     policy, saturation = config.gateway, config.saturation
-    # With peers, this router cannot limit clients that also send requests to other routers.
+    # A router with peers gets no default limits: clients may also send requests to the peers.
     if config.limits_clients and not config.peers:
         limits = await default_limits(session, config.workers, info, settings)
         settings |= limits

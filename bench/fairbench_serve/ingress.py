@@ -28,7 +28,7 @@ class AttemptFailure(Enum):
     UNREACHED = auto()
     # The connection ended before the answer began, for example because it was idle for too long.
     STALE = auto()
-    BROKE = auto()  # the connection ended within the answer, or the answer was invalid
+    BROKE = auto()  # the connection ended during the answer, or the answer was invalid
     ANSWERED = auto()  # the worker answered with an error, or with an empty answer
     HUNG = auto()  # the worker's process runs but does not answer
     DIED = auto()  # the worker's process has ended

@@ -182,7 +182,8 @@ async def replayed(
     """
     with context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
-        # The queue is unlimited, because the worker's ROUTER socket discards messages otherwise.
+        # The queue has no limit, because the worker's ROUTER socket discards messages if this
+        # socket's queue is full.
         socket.set_hwm(0)
         socket.connect(endpoint)
         await socket.send_multipart(replay_request(first))

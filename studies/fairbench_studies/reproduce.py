@@ -59,8 +59,8 @@ def reproduce(
         Option(
             metavar="NAME",
             help="Preset with the settings of a paper (`fairbench list presets` shows all "
-            "presets). Claims are judged with the settings of the preset and with the "
-            "default settings.",
+            "presets). If FIGURE is claims, the claims are judged with the settings of the "
+            "preset, and again with the default settings.",
         ),
     ] = None,
     seeds: Annotated[

@@ -80,14 +80,14 @@ def test_a_run_needs_servers_with_its_eviction_policy():
     report = PluginReport(**Hooks(plugin_config("fcfs", QUOTAS, None, EVICTING), "0.5.23").report())
     assert report.eviction == "quota"
     require_active([report], plugin_config("fcfs", QUOTAS, evicting=EVICTING))
-    with pytest.raises(RunFailed, match="evicts by quota instead of in its own order"):
+    with pytest.raises(RunFailed, match="cached tokens by quota instead of in its own order"):
         require_active([report], plugin_config("fcfs", {}))
-    with pytest.raises(RunFailed, match="evicts by quota instead of by max-min"):
+    with pytest.raises(RunFailed, match="cached tokens by quota instead of by max-min"):
         require_active([report], plugin_config("fcfs", {}, evicting=Evicting("max-min", ("a",))))
     with pytest.raises(RunFailed, match=r"quota\.percent"):
         require_active([report], plugin_config("fcfs", {}, evicting=EVICTING))
     plain = PluginReport(**Hooks(plugin_config("fcfs", {}), "0.5.23").report())
-    with pytest.raises(RunFailed, match="evicts in its own order instead of by quota"):
+    with pytest.raises(RunFailed, match="cached tokens in its own order instead of by quota"):
         require_active([plain], plugin_config("fcfs", QUOTAS, evicting=EVICTING))
 
 

@@ -119,7 +119,7 @@ def cut_trace(
     ] = None,
     largest: Annotated[
         int | None,
-        Option(min=1, help="Keep only this number of clients, those with the most requests."),
+        Option(min=1, help="Number of clients to keep: the clients with the most requests."),
     ] = None,
     seed: Seed = 0,
     as_json: AsJson = False,

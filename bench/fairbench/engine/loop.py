@@ -144,7 +144,7 @@ class EngineLoop(ABC, Generic[N]):
         self.batch, self.waiting = batch, waiting
         self.host = HostMemory(host_tokens, profile.pool.host_token_ps)
         self.cap = load_cap(cap, self._costs)
-        # ``share``, if set, hides the waiting requests of clients that exceed their memory share.
+        # ``share``, if set, hides requests of clients above their memory share from the scheduler.
         self.share: MemoryShare | None = None
         # ``on_pass`` is called each time the replica has decided on its next step.
         self.on_pass: Callable[[], None] | None = None

@@ -115,7 +115,7 @@ def _context_splits(tiles: int, key_tiles: int, sms: int) -> int:
 
 
 Amount = Annotated[float, Ge(0), Lt(1e12)]
-# the coefficients of a timing profile that are not times
+# coefficients of a timing profile that have no unit
 DIMENSIONLESS = frozenset({"p", "q_e"})
 
 

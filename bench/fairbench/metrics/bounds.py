@@ -28,7 +28,8 @@ class Instants:
     def __init__(self, queue: Ints, at_s: Floats) -> None:
         self._times = np.unique(at_s)
         self._stride = len(self._times) + 2
-        # Each queue has a key after its last event, at which ``landed`` adds up later amounts.
+        # ``late`` has one more key for each queue, to which ``landed`` assigns all amounts after
+        # the queue's last event.
         late = np.unique(queue) * self._stride + len(self._times)
         every = np.arange(len(queue))
         self._keys = np.unique(np.concatenate([self._key(queue, at_s, every, "left"), late]))

@@ -243,7 +243,7 @@ class _Tree:
         self.tenants = list(tenants_of(places))
         self._demand = demand
         self._weights = dict(facts.tenant_weights)
-        # ``members`` maps each node to the indices of all clients below it.
+        # ``members`` maps each tenant to the indices of its clients, and each client to its index.
         self.members: dict[str, list[int]] = defaultdict(list)
         self.children: dict[str, dict[str, None]] = defaultdict(dict)
         for index, place in enumerate(places):

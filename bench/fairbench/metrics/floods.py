@@ -18,7 +18,7 @@ PEAK = 2.5  # In a flood, a client demands at least this multiple of other clien
 # The usual peak is the third quartile of the clients' peaks, because the highest peaks may
 # themselves be floods.
 USUAL = 75
-EDGE = 0.2  # A flood's edges are cut off if their rate is below this part of its mean rate.
+EDGE = 0.2  # The start and end of a flood are cut off while below this part of its mean rate.
 MOST_FLOODS = 3
 WHOLE = 0.9  # A flood that lasts for at least this fraction of the traffic is continuous.
 
@@ -137,7 +137,7 @@ DELAYED, DELAYED_S = 3.0, 1.0
 OFTEN = 0.25  # A client counts as delayed if at least this fraction of its requests was delayed.
 # A client with at least five requests before the flood is compared with its own usual wait.
 ENOUGH = 5
-FEW = 5  # A flood that delayed fewer than this number of requests did no harm.
+FEW = 5  # A flood counts as harmful if it delayed at least this number of requests.
 
 
 class Victim(NamedTuple):

@@ -297,7 +297,7 @@ class Clusters:
         for slo in self.targets:
             if reason := why_missing(slo.metric, smallest):
                 raise UsageError(f"--slo {slo.text}: {reason}")
-        # Every experiment is built once, so that contradictions are found before the first run.
+        # Build every experiment once, to find contradictory settings before the first run.
         for choice in question.choices:
             self.spec(choice, self.last_size)
 

@@ -28,7 +28,7 @@ BATCH = 16_384  # number of records that are Python objects at one time
 ROW_BYTES, NAME_BYTES = 200, 200
 SAMPLE = 50  # The meaning of a column is inferred from this number of its values.
 MAX_COLUMNS = 2_000
-SHOWN_ROWS = 100  # The keys of this number of rows are kept for error messages.
+SHOWN_ROWS = 100  # limit on rows without an end time whose columns error messages can name
 NUMERIC = frozenset({*naming.COUNTS, *naming.MOMENTS, *naming.LENGTHS})
 WRAPPERS = ("data", "items", "result", "results", "observations", "runs", "logs", "records", "rows")
 """Keys of the list of records in a file that is a single object, such as an API's answer."""

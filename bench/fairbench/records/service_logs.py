@@ -296,7 +296,6 @@ VIDUR = Layout(
     runs=_vidur_runs,
 )
 
-# Amazon Bedrock writes a log of model invocations.
 BEDROCK = Layout(
     "bedrock",
     has_all("timestamp", "requestId", "modelId", "input", "output"),

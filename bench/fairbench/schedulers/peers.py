@@ -383,8 +383,8 @@ class SharedCounters:
         # ``_elsewhere`` maps each other router to the time (s) of its latest message, and to the
         # clients that wait at the other router.
         self._elsewhere: dict[str, tuple[float, Collection[str]]] = {}
-        # ``ahead`` is the largest lead in service with which a client was served while a client
-        # waited at another router.
+        # ``ahead`` is the largest amount by which a served client's counter was above the counter
+        # of a client that waited at another router.
         self.ahead = 0.0
 
     def charged(self, client: str) -> float:

@@ -235,7 +235,7 @@ def _ends_of(requests: FileRequests, nothing: Flags) -> tuple[Floats, Floats, An
     times.check_lengths(latency, first - start, "latency")
     times.check_lengths(ttft, np.where(np.isnan(end), latency, end - start), "ttft")
     last = np.where(np.isnan(end), start + latency, end)
-    # A file may contain the waits of requests but not the ends of requests (``has_waits``).
+    # If the file has no ends of requests, requests count as ended at their first tokens.
     if not columns.of_fields(*LAST):
         last = first
     gaps = None

@@ -108,7 +108,7 @@ def ingress_of(
     Raises UsageError if several routers cannot share charges (``share_totals``).
     """
     fleet = SimFleet(workers[: spec.routed_workers])
-    # Disaggregated engines decode on workers to which the router sends nothing.
+    # ``streamed`` includes decode workers, to which the router sends no requests.
     seen = replace(setup, fleet=fleet, streamed=SimFleet(workers).streamed)
     admission = spec.admission
 

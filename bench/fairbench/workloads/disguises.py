@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 from fairbench.core import LLM, Demand, Prompt, Segment
 from fairbench.workloads.programs.base import Job, Program
 
-KEEP_ALIVE_S = 60.0  # A disguised program pauses for this many seconds, then repeats its padding.
+KEEP_ALIVE_S = 60.0  # pause in seconds before a program sends its padding again, to keep it cached
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class PluginAdmission:
     def __post_init__(self) -> None:
         # the SGLang scheduler whose admission pass is in progress, or None
         self._scheduler: Any = None
-        # whether the pass continued although a request did not fit
+        # whether the admission pass continued after a request that did not fit
         self._passed_over = False
         # the request that the pass skipped because the batch had no free slot
         self._no_slot: Req | None = None
@@ -59,7 +59,8 @@ class PluginAdmission:
         # An ArmedQueue that SGLang has not iterated over must not affect later iterations.
         if isinstance(scheduler.waiting_queue, ArmedQueue):
             scheduler.waiting_queue = scheduler.waiting_queue[:]
-        # SGLang 0.5.17 would lose the preempted requests of a pass without admissions.
+        # Queue preempted requests again: SGLang 0.5.17 loses preempted requests if the pass admits
+        # no request.
         for req in self.preemption.taken:
             scheduler._add_request_to_queue(req, is_retracted=True)
         self.preemption.began(scheduler)

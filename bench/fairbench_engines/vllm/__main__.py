@@ -31,7 +31,8 @@ class Children:
             start(process)
             started.append(process)
 
-        # vLLM reports no new process, so ``remembered`` replaces Python's ``BaseProcess.start``.
+        # ``remembered`` replaces Python's ``BaseProcess.start``, to record each process that vLLM
+        # starts.
         BaseProcess.start = remembered  # type: ignore[method-assign, assignment]
 
     def killed(self) -> tuple[str, signal.Signals] | None:

@@ -33,7 +33,7 @@ class OffValue(NamedTuple):
     why: str
 
 
-# unsupported features by their path in vLLM's configuration
+# ``OFF`` maps paths in vLLM's configuration to features that the plugin does not support.
 OFF = {
     "ec_transfer_config": OffValue(
         "--ec-transfer-config",

@@ -28,7 +28,7 @@ from fairbench_load.driver.server_apis import AskChat, AskCompletions, AskGenera
 from fairbench_load.driver.target import DriverTarget
 from fairbench_load.processes.environment import allow_many_connections
 
-# ``_due_s`` is the time, in seconds of the run, at which a program's branch sends its next call.
+# ``_due_s`` is the time (s) at which the current branch of a program is due to send its next call.
 _due_s: ContextVar[float] = ContextVar("due_s")
 
 

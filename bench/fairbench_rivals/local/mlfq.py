@@ -78,7 +78,7 @@ class MLFQ(LocalScheduler):
         self.params = params
         self._requests: dict[Request, Progress] = {}
         self._waiting = KeptOrder()
-        # numbers that sort a request behind (``_back``) or before (``_front``) all others
+        # keys that sort a request behind (``_back``) or before (``_front``) all other requests
         self._back, self._front = count(), count(-1, -1)
         self._iterations = 0
         self._now_s = 0.0

@@ -32,7 +32,7 @@ REPLICAS = 4
 # Arrivals at ``FLOOD`` times the rate in the workload file overload a replica for ``FLOOD_S``
 # seconds.
 FLOOD_S, FLOOD = 300.0, 3.0
-# The overloads in ``LONG_FLOODS_S`` last longer, because a single answer takes five minutes.
+# ``LONG_FLOODS_S`` replaces ``FLOOD_S`` where a single answer takes five minutes.
 LONG_FLOODS_S = {"reasoning.s2": 1200.0}
 MOST_EMPTY = 0.05
 

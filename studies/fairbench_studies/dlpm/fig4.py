@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILE = "timings.json"
-QUEUE = 200  # requests in the queue while the number of replicas varies ([DLPM] Fig. 4)
-REPLICAS = 8  # number of replicas while the queue length varies
+QUEUE = 200  # queued requests in the plot over the number of replicas ([DLPM] Fig. 4)
+REPLICAS = 8  # number of replicas in the plot over the queue length
 
 BASIS = ("timing_profile", "host", "seed", "rounds")
 PARTS = {

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMNS = 5
-MOST_CELLS = 6  # with more panels, markers would overlap
+MOST_CELLS = 6  # With more configurations, panels are shared, so that markers do not overlap.
 PANEL_IN, HEIGHT_IN = 2.1, 1.9
 MARKERS = {PUBLISHED: "o", CAPPED: "s", TUNED: "^"}
 # Each scheduler pair has its own colour from the palette of Okabe and Ito.

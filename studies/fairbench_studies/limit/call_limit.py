@@ -20,7 +20,7 @@ from fairbench.metrics.limit import (
 )
 from fairbench.metrics.records import FINISHED, Facts, Flags, Floats, Ints, Programs, Requests
 
-TAILS = 64  # number of values of ``q`` for which the bound is evaluated
+TAILS = 64  # The bound is evaluated for at most this number of remaining times ``q`` (s).
 
 
 def least_makespan_by_calls(

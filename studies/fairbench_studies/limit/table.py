@@ -35,7 +35,7 @@ PLACES = (
 FAIREST = ("d2lpm", "fair-finish")  # schedulers whose service is compared at fair shares
 OURS = FAIREST[-1]
 FRONTIER = ROOT / "results/frontier.csv"
-# Fair shares have an effect if they lower the highest possible service by more than 0.5%.
+# Fair shares without effect lower the highest possible service by at most 0.5%.
 WITHOUT_EFFECT = 0.995
 SERVICE_LIMITS = ("limit_service_tok_s", "limit_fair_service_tok_s")
 DP = 4

@@ -39,7 +39,8 @@ class Oracle(Router):
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
         self._workers = list(range(workers))
-        self._placed: OrderedDict[Prompt | str, int] = OrderedDict()  # worker of each group
+        # ``_placed`` maps each client, or each group of prompts with a shared prefix, to a worker.
+        self._placed: OrderedDict[Prompt | str, int] = OrderedDict()
         self._last = -1
         # ``_shared`` is the common prefix of all earlier prompts, or None before the first prompt.
         self._shared: Prompt | None = None

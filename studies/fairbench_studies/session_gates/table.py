@@ -44,7 +44,7 @@ GATES: Mapping[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
 }  # fmt: skip
 SHOWN_LOADS = ("0.25", "0.5", "1", "2")
 WAITS_S = (200, 1000, 5000)  # labelled ticks of the x axis, in seconds
-MARKS = "ovsD^PXp*"  # markers of the gates in the picture
+MARKS = "ovsD^PXp*"  # markers of the gates in the figure
 SHARE = "share of the worst client"
 IDENTITY = ("scenario", "load", "gate", "seed")
 NUMBERS = (

@@ -104,7 +104,7 @@ def test_the_shape_of_weibulls_law_equals_a_known_value():
         ({"windows": [[0, 1, 1, "Gauss"]]}, "line 1: windows: .*'Gamma' or 'Weibull'"),
         ({"windows": 3}, "line 1: windows = 3: the value has the wrong type"),
         ({"windows": [[0, 1, 1, "Gamma"], [0, 1, 1, "Gamma"]]}, "windows: must be sorted by time"),
-        ({"lens": {"x": LENS}}, "line 1: lens: key 'x' must be a time"),
+        ({"lens": {"x": LENS}}, "line 1: lens: key 'x' must be a time in seconds"),
         ({"lens": {"0": {"input_tokens": [[1], [0]]}}}, "must be .*lengths.*parts"),
         ({"client": None}, "line 1: client = None: must be a number or string"),
         ({"windows": []}, "at least one client must have entries in windows and lens"),

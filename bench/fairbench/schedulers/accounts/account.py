@@ -77,7 +77,8 @@ class Account(ABC):
     unit_of_time: Callable[[], float] | None = None
     # ``no_bound`` is the reason why no theorem bounds service under this account, or "".
     no_bound = ""
-    # If ``books_late`` is true, decoded tokens may stay in the buffer ``decoded`` for some steps.
+    # If ``books_late`` is true, decoded tokens may wait in the buffer ``decoded`` for some decode
+    # steps before their clients are charged.
     books_late = True
     # The keys of ``elsewhere`` are the clients with requests at other ranks of a server. A client's
     # value in ``elsewhere`` is true if a request of the client waits at another rank.

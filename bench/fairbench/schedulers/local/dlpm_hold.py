@@ -14,7 +14,7 @@ from fairbench.schedulers.local.dlpm import DLPM, KEPT_AS_IN_DLPM
 from fairbench.schedulers.params import NotNegativeInt
 from fairbench.tenants import ROOT
 
-# cost of a batch above which requests wait: 4 x the fixed time of a step, or 4/5 of the step
+# Requests may wait if the batch costs more than ``FLOOR_UNITS`` units, 4/5 of a decode step's time.
 FLOOR_UNITS = 4
 QUANTUM = 5_000
 

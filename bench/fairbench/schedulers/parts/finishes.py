@@ -71,7 +71,7 @@ class WorkerBacklog:
         self._weight = weight
         self._of_client: dict[str, int] = {}
         self._of_request: dict[int, tuple[str, int]] = {}
-        # ``_sums`` is None if work or weights have changed since the sums were computed.
+        # ``_sums`` is None if a client's work or weight changed after the sums were computed.
         self._sums: _Sums | None = None
 
     def work(self, client: str) -> int:

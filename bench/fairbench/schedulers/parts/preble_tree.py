@@ -162,7 +162,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         if ends.get(number) is node:
             above = next((n for n in self.upward(node) if worker in n.touched), None)
             if above is not None and above.touched[worker] == number:
-                # The path of dispatch ``number`` now ends at the nearest cached ancestor.
+                # The cached part of the prompt of dispatch ``number`` now ends at ``above``.
                 ends[number] = above
             else:
                 del ends[number]

@@ -247,7 +247,9 @@ def _length_tables(tables: dict[str, Any], where: str) -> Iterator[LengthTable]:
         try:
             found.append((float(start), table))
         except ValueError:
-            raise DataError(f"{where}: lens: key {shortened(repr(start))} must be a time") from None
+            raise DataError(
+                f"{where}: lens: key {shortened(repr(start))} must be a time in seconds"
+            ) from None
     for start_s, table in sorted(found, key=lambda one: one[0]):
         columns = table if isinstance(table, dict) else {}
         yield LengthTable(

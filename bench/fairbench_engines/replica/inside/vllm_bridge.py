@@ -16,7 +16,7 @@ from fairbench_engines.replica.inside.vllm_seam import VLLMScheduling, admitted,
 PLUGIN = "fairbench_engines.replica.inside.vllm_plugin"  # module that needs fairbench's packages
 HOST_POLICY = "fcfs"  # vLLM's own policy, without effect while fairbench's plugin decides
 
-# folders of vLLM's package with the scheduling code
+# folders with scheduling code in vLLM's package
 DECIDING = ("v1/core",)
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 WIDTH_IN, HEIGHT_IN, DPI = 11.0, 7.0, 110
 ERROR_LIMIT_PCT = 45.0  # a larger error is drawn at the edge of the panel, as a number
-# Numbers at the edge of a panel overlap if their measured values are closer than ``NEAR`` powers of
-# ten. If numbers would overlap, only the number of the largest error is written.
+# Two numbers at the edge of a panel would overlap if the measured values of their points differ by
+# less than ``NEAR`` powers of ten. Only the largest of several overlapping numbers is written.
 NEAR = 0.4
 MARKERS = "osD^vP*X"  # one plot marker for each engine
 

@@ -44,8 +44,8 @@ METRICS = {THROUGHPUT: "tok/s", TIME_PER_TOKEN: "ms, P50", FIRST_TOKEN: "s, P50"
 
 # Prompts are short if their median length is below ``SHORT_TOKENS``, and long from ``LONG_TOKENS``.
 SHORT_TOKENS, LONG_TOKENS = 100, 2_000
-# Prompts are mixed if the 90th percentile of their lengths exceeds the 10th by the factor
-# ``MIXED``.
+# Prompts are mixed if the 90th percentile of their lengths is more than ``MIXED`` times the 10th
+# percentile.
 MIXED = 4.0
 _REPEAT = re.compile(r"[-_](?:rep|run)\d+$")
 

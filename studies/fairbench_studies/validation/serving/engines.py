@@ -48,7 +48,7 @@ measured on a server is set to 0.
 _NOT_SERVED = ("operators:", "derived:", "fitted to measured operators")
 ASYNC_FROM = (0, 14)  # first release of vLLM that uses async_scheduling by default
 # The published command lines of the DLPM authors' fork of SGLang set a memory fraction of
-# ``FORK_MEM_FRACTION``. ``FORK_DEFAULT_MEM_FRACTION`` is the default of SGLang in 2024.
+# ``FORK_MEM_FRACTION``. SGLang's default memory fraction was ``FORK_DEFAULT_MEM_FRACTION`` in 2024.
 FORK_MEM_FRACTION, FORK_DEFAULT_MEM_FRACTION = 0.7, 0.88
 # Runs without --schedule-policy have a ``policy`` in ``SERVER_DEFAULT``. Runs with a policy outside
 # ``SERVER_DEFAULT`` used the DLPM authors' fork of SGLang, with a scheduling pass after each step.

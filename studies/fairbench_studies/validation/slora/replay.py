@@ -53,7 +53,7 @@ REQUEST_STEP_MS: dict[Recorded, float] = {"2023-12": 0.1, "2024-04": 0.03, "2024
 RESPONSE_MS = 4.0
 # Matrix products compute tiles of ``PREFILL_TILE`` rows, so 258 tokens take as long as 512.
 PREFILL_TILE = 256
-IDLE_POLL_MS = 10.0  # pause of ``loop_for_fwd`` in the server's manager.py, in milliseconds
+IDLE_POLL_MS = 10.0  # pause of ``loop_for_fwd`` in S-LoRA's manager.py, in milliseconds
 
 # A prompt of n tokens was sent as the text "Hello " * n (fair_bench/trace.py, dummy_prompt). The
 # tokenizer adds a BOS token at the start, and turns the blank at the end into a token.
