@@ -45,7 +45,8 @@ MOST_BIAS = 100.0
 # maximum number of log-probabilities per token, as in OpenAI's API
 FewLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]
 
-# The router accepts these fields but sets them itself, or drops them because engines ignore them.
+# The router accepts the fields ``DROPPED``, but does not forward their values: the router sets its
+# own values, or engines ignore the fields.
 DROPPED = frozenset(
     {"rid", "routing_key", "user", "log_metrics", "no_logs", "metadata", "store", "service_tier"}
     | {"safety_identifier", "prompt_cache_key"}

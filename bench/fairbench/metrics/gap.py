@@ -32,9 +32,9 @@ from fairbench.metrics.service import (
 from fairbench.metrics.tables import ServiceRows
 from fairbench.metrics.waiting import Backlog, Overlaps
 
-LEAST_CELLS = 16  # The search for the gap uses at least this number of time cells.
+LEAST_CELLS = 16  # minimum number of time intervals in the search for the gap
 FEW = 16  # If a run has at most this number of clients, every pair of clients is examined.
-MANY_CELLS = 2**13  # In a run with few clients, the search uses at most this number of time cells.
+MANY_CELLS = 2**13  # maximum number of time intervals if a run has at most FEW clients
 
 
 @dataclass(frozen=True, slots=True, eq=False)
