@@ -153,7 +153,7 @@ class EngineHome(ABC):
         if self.ranks is None:
             handle(request, self.view, now_s)
             return
-        # Requests are retracted only during a pass, in which charges must not change.
+        # Requests are retracted only during a pass, in which ``look`` must not change charges.
         if not again:
             self.ranks.look(now_s)
         with self.ranks.arriving(request.client):

@@ -345,8 +345,8 @@ PROMPTS = frozenset({"prompt", "suffix", "system", "instructions"})
 CHECKED = frozenset({"logit_bias", "stop", "stop_regex", "stop_token_ids", "stop_sequences"})
 CHECKED |= {"chat_template_kwargs"}
 TURNS = frozenset({"messages", "input"})
-# fields of a message or item that need no check, because they contain no schemas. The field "tools"
-# is not listed, because some templates and engines read schemas in it.
+# fields of a message or item that need no check, because they contain no JSON schemas. The field
+# "tools" is not listed, because some templates and engines read schemas in it.
 TEXTS = frozenset(
     {"role", "content", "tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
     | {"name", "refusal", "arguments", "output", "input", "summary", "encrypted_content"}

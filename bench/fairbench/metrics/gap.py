@@ -492,7 +492,7 @@ class Inside:
         return service
 
 
-PAIRS_AT_ONCE = 2**16  # Bounds are computed at once for this number of pairs of clients.
+PAIRS_AT_ONCE = 2**16  # number of client pairs for which bounds are computed at once
 MOST_LISTED = 2**18
 # The search first examines 8 intervals in which two clients wait, and then 4,096 at a time.
 EXAMINED_FIRST, EXAMINED_AT_ONCE = 8, 2**12

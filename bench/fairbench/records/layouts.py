@@ -144,7 +144,7 @@ AGENT = Layout(
     block_size=16,
 )
 # Format ``arena`` has the trace of Chatbot Arena that VTC-artifact samples ([VTC] §5.3), in which
-# each model is a client. Arrivals of kind ``trace`` read files of the format ``arena``, too.
+# each model is a client. Arrivals of kind ``trace`` may also use the format ``arena``.
 ARENA = Layout("arena", has_all("t", "client", "prompt_len", "output_len"), unit="s")
 
 

@@ -37,8 +37,8 @@ class ClientLine:
     """
 
     def __init__(self) -> None:
-        # ``_turns`` maps each priority to a queue of turns. Each turn in the queue maps the number
-        # of the request with which a client got the turn to the client.
+        # ``_turns`` maps each priority to its turns in order. A turn consists of the number of the
+        # request with which a client got the turn (the key), and the client.
         self._turns: dict[int, OrderedDict[int, str]] = {}
         # ``_heaps`` holds a heap of each client's requests, by program and then by arrival. A heap
         # may contain requests that were already removed.

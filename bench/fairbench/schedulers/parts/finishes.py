@@ -208,8 +208,9 @@ class FinishBounds:
         self._got = np.zeros((workers, len(LEVELS)), np.int64)
         self._numbers = np.arange(workers)
         self._of_client: dict[str, dict[int, int]] = {}
-        # A client's service is limited to ``LEVELS`` times its weight. ``_of_weight`` maps each
-        # weight to its limits, and ``_caps`` maps each client to its limits.
+        # Each ratio in ``LEVELS`` times a client's weight is a limit on the client's service.
+        # ``_of_weight`` maps each weight to its limits, and ``_caps`` maps each client to its
+        # limits.
         self._of_weight: dict[float, Integers] = {}
         self._caps: dict[str, Integers] = {}
 
