@@ -203,7 +203,7 @@ def test_a_plan_needs_no_data():
         (pa.table({"client": []}), "data: has no rows"),
         (3.5, "data: must be a data frame, .* not float"),
         (["a", "b"], "data: must be a data frame"),
-        ({"client": ["a"], "time": [1, 2]}, "data: the columns have different lengths"),
+        ({"client": ["a"], "time": [1, 2]}, "data: all columns must have the same length"),
         ([{"colour": "red"}] * 3, "data, row 1"),
         ("no-such-file.csv", "no-such-file.csv"),
     ],

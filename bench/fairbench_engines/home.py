@@ -115,7 +115,8 @@ class EngineHome(ABC):
         self.ranks: RankLink | None = None
         # memory shares of clients, or None if memory shares are off
         self._shares: MirroredMemory | None = None
-        # requests that ended in the queue, about which the scheduler may still ask in this pass
+        # requests that ended while they waited; the scheduler may still refer to these requests
+        # until the current pass ends
         self._left: list[Request] = []
         self._numbers = count()
 
@@ -152,7 +153,8 @@ class EngineHome(ABC):
         if self.ranks is None:
             handle(request, self.view, now_s)
             return
-        if not again:  # passes retract requests, and charges must not change during a pass
+        # Requests are retracted only during a pass, in which ``look`` must not change charges.
+        if not again:
             self.ranks.look(now_s)
         with self.ranks.arriving(request.client):
             handle(request, self.view, now_s)

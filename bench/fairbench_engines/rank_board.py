@@ -25,7 +25,8 @@ COLUMNS = (
     *(("ends", "i8", SLOTS), ("state", "u1", SLOTS), ("names", "u1", NAME_BYTES)),
 )
 
-# each client's totals: charges, raises of the counter (or rounds of quanta), and waived credit
+# columns with each client's total charges, total raises of its counter (or rounds of quanta), and
+# total waived credit
 TOTALS = ("charged", "raised", "waived")
 
 

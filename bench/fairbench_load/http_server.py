@@ -299,7 +299,8 @@ class Connections:
     def _accept(self, listens: socket.socket) -> None:
         for number in range(AT_ONCE):
             if not self._has_free_slot():
-                # If ``number`` is 0, a client waits to connect, so an idle connection is closed.
+                # If this call has accepted no connection (``number`` is 0), an idle connection is
+                # closed for the client that waits to connect.
                 if number == 0:
                     self._make_room()
                 self._pause()
@@ -331,7 +332,7 @@ class Connections:
             accepted.close()
             return
         # aiohttp reads up to 32 requests of a connection in advance, each of any size. In most
-        # releases of aiohttp, two private attributes limit the number of requests.
+        # releases of aiohttp, two private attributes limit the number of requests read in advance.
         with suppress(AttributeError):
             connection._max_msg_queue_size, connection._msg_queue_resume_size = MOST_AHEAD, 0
         self._since_s[connection] = asyncio.get_running_loop().time()

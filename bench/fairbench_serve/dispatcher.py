@@ -37,7 +37,7 @@ from fairbench_serve.ingress import (
 )
 
 # The simulated cache of a worker with KV events is twice as large as the worker's KV pool, so that
-# it evicts no prefix before the worker does.
+# the simulated cache evicts no prefix before the worker does.
 FOLLOWED_SLACK = 2
 
 

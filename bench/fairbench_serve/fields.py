@@ -45,7 +45,8 @@ MOST_BIAS = 100.0
 # maximum number of log-probabilities per token, as in OpenAI's API
 FewLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]
 
-# The router accepts these fields but sets them itself, or drops them because engines ignore them.
+# The router accepts the fields ``DROPPED``, but does not forward their values: the router sets its
+# own values, or engines ignore the fields.
 DROPPED = frozenset(
     {"rid", "routing_key", "user", "log_metrics", "no_logs", "metadata", "store", "service_tier"}
     | {"safety_identifier", "prompt_cache_key"}
@@ -344,8 +345,8 @@ PROMPTS = frozenset({"prompt", "suffix", "system", "instructions"})
 CHECKED = frozenset({"logit_bias", "stop", "stop_regex", "stop_token_ids", "stop_sequences"})
 CHECKED |= {"chat_template_kwargs"}
 TURNS = frozenset({"messages", "input"})
-# fields of a message or item that need no check, because they contain no schemas. The field "tools"
-# is not listed, because some templates and engines read schemas in it.
+# fields of a message or item that need no check, because they contain no JSON schemas. The field
+# "tools" is not listed, because some templates and engines read schemas in it.
 TEXTS = frozenset(
     {"role", "content", "tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
     | {"name", "refusal", "arguments", "output", "input", "summary", "encrypted_content"}

@@ -28,7 +28,7 @@ MAX_BODY_LENGTH = 512
 HASHED, HASH_BYTES = "user-", 10
 # A session's number has few bytes, so that it fits into the header for the worker.
 NO_SESSION, SESSION_BYTES = -1, 7
-# names of this machine in the header Host, which requests through an SSH tunnel also contain
+# loopback names that a request's Host header may contain, also if the request uses an SSH tunnel
 LOOPBACK_HOSTS = (LOOPBACK, "localhost", "::1")
 ANY_HOST = "*"
 # headers that a request may contain only once, because proxies disagree on which value counts

@@ -48,7 +48,8 @@ Versions = dict[str, dict[str, int]]
 PATH = "/peers/totals"
 # seconds within which another router must answer
 PATIENCE_S = 2.0
-# After a router starts or stops, the totals of stopped routers are sent for RELAYED_S seconds.
+# seconds for which a router sends its peers the clients' totals of a stopped router, counted from
+# the stopped router's last message or from the first message of a new router
 RELAYED_S = 30.0
 # the two components of `fairbench serve` that may share clients' totals with other routers
 ROUTER, GATEWAY = "router", "gateway"

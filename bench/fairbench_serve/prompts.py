@@ -11,7 +11,7 @@ from fairbench.workloads.tokens import load_tokenizer, tokenizer_errors
 from fairbench_load.http_server import Problem
 
 TOKEN_BYTES = array("I").itemsize
-# assumed KV memory in tokens of a worker that does not report its size
+# assumed size of a worker's KV pool, in tokens, if the worker does not report the size
 UNKNOWN_POOL_TOKENS = 2**21
 # maximum number of bytes per token, far above the mean of any language and vocabulary
 LONGEST_TOKEN_BYTES = 16

@@ -117,7 +117,7 @@ def test_wrong_usage_is_exit_code_2_and_one_line(compared, tmp_path):
         (["vtc", "lpm", "--num-runs", "0"], "--num-runs"),
         (
             ["vtc", "lpm", "--baseline", "vtc"],
-            "baseline vtc: needs a single directory; leave it out",
+            "baseline vtc: needs a single directory; leave baseline out",
         ),
         (["vtc", "nowhere.toml"], "nowhere.toml: cannot be read"),
         ([path, "lpm"], "holds 2 experiments; give this directory as the only"),

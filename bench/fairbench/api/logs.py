@@ -104,7 +104,7 @@ def _data_rows(data: Data) -> Iterable[Mapping[Any, Any]]:
     if isinstance(data, Mapping):
         columns = {key: list(values) for key, values in data.items()}
         if len(set(map(len, columns.values()))) > 1:
-            raise UsageError(f"{NAME}: the columns have different lengths")
+            raise UsageError(f"{NAME}: all columns must have the same length")
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     rows = list(data) if isinstance(data, Iterable) else []
     if not isinstance(data, Iterable) or not all(isinstance(row, Mapping) for row in rows):

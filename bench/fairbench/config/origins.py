@@ -41,7 +41,8 @@ IMPLIED = frozenset(
 NOT_RECORDED = frozenset({"settings", "tag", "backend", "workload", GIVEN})
 TABLES = frozenset({"weights", "goodput"})
 
-# Manifests list ``PROFILE`` if the user chose a timing profile by more than its GPU and model.
+# A manifest lists ``PROFILE`` under ``chosen`` if the user named the timing profile itself, not
+# only a GPU and a model.
 PROFILE = "timing profile"
 # The keys ``OF_THE_WORKLOAD`` may be set in a workload file or in an experiment file.
 OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")

@@ -316,7 +316,8 @@ class Claims(Generic[N]):
             and self.residency.held(queue) + wanted.get(queue, 0) <= self.by_client.entitled(queue)
         )
         holders = len(leaf.holders)
-        # The policy chooses a client again at each call, so a call frees as few tokens as possible.
+        # Each call frees as few tokens as possible, because the policy may choose another client at
+        # the next call.
         tokens = self._end(leaf, queue, by)
         if protected:
             self.audit.lost_tokens += tokens / holders

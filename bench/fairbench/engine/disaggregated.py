@@ -513,7 +513,8 @@ class DecodeWorker(EngineLoop[KVNode]):
         if batch.size > cache.free:
             self._retract()
         if not 0 < batch.size <= cache.free:
-            # The batch is empty, or all free memory is reserved for KV caches in transfer.
+            # No step can start: the batch is empty, or all free memory is reserved for KV caches in
+            # transfer.
             return False
         steps = min(batch.steps_to_finish(), cache.free // batch.size, self._most_steps())
         self._start_run(steps, -self._extra_ps())

@@ -148,7 +148,8 @@ class VLLMReplica(EngineLoop[BlockNode]):
             if sequence not in running.sequences:
                 if not self.limits.goes_on_after_self:
                     break
-                # Without the preempted sequence, the sequence after it is at position ``index``.
+                # The preemption removed this sequence from the list, so ``index`` is now the
+                # position of the next sequence.
                 continue
             scheduled[sequence] = tokens
             step.budget -= tokens

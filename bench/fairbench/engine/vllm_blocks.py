@@ -375,8 +375,9 @@ class BlockCache(BlockTree):
         # ``_end`` closes the circular list of unused copies of blocks.
         self._end = RunCopy(self.root, set())
         self._end.before = self._end.after = self._end
-        # ``_row`` describes adjacent evicted blocks that are not reported yet: their prompt, and
-        # the position at which they end. ``_row_tokens`` counts the tokens of unreported blocks.
+        # ``_row`` describes adjacent evicted blocks that are not reported yet: the prompt of the
+        # blocks, and the position in the prompt at which the last block ends. ``_row_tokens``
+        # counts the tokens of unreported blocks.
         self._row: tuple[Prompt, int] = ((), 0)
         self._row_tokens = 0
         # If ``_above`` (the parent of ``_row``) is evicted next, one report covers the blocks of

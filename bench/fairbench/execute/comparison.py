@@ -174,8 +174,8 @@ def check_usage(
     elif len(arguments) > 1:
         if baseline:
             raise UsageError(
-                f"baseline {baseline}: needs a single directory; leave it out, because the first "
-                "of several arguments is the baseline"
+                f"baseline {baseline}: needs a single directory; leave baseline out, because the "
+                "first of several arguments is the baseline"
             )
     elif arguments[0] and not is_stored(arguments[0]):
         raise UsageError(

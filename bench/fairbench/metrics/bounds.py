@@ -78,7 +78,7 @@ def sorted_positions(keys: Ints, values: Ints) -> Ints:
     """Return ``np.searchsorted(keys, values)``, but faster than numpy for many sorted values."""
     if len(values) <= len(keys) or np.any(values[1:] < values[:-1]):
         return np.searchsorted(keys, values)
-    # ``behind`` is, for each key, the index of the first of the ``values`` that exceeds the key.
+    # ``behind`` holds, for each key, the index of the first element of ``values`` above the key.
     behind = np.searchsorted(values, keys, "right")
     found: Ints = np.cumsum(np.bincount(behind, minlength=len(values)))[: len(values)]
     return found

@@ -176,8 +176,8 @@ def hides_backlog(summary: Mapping[str, Any]) -> bool:
 # A client lacks service if more than 5% of its due service is missing, or if its calls queue for
 # more than 5% of their time.
 SHORT_ABOVE = 0.05
-# A call has not waited if its time to first token is at most twice the shortest time to first token
-# of calls with equal work.
+# A call counts as served without a wait if its time to first token is at most twice the shortest
+# time to first token of calls with equal work.
 SERVING_AT_ONCE = 2.0
 
 

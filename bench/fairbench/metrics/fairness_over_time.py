@@ -30,8 +30,9 @@ from fairbench.metrics.service import View, cumulative
 from fairbench.metrics.tables import ServiceRows
 
 WINDOWS_S = (60.0, 10.0)  # Sliding windows have these lengths in seconds.
-CELL_S = 1.0  # Time is divided into cells of one second, by which the sliding windows move.
-# Cells are longer than ``CELL_S`` if cells x clients would otherwise exceed ``MOST_CELLS``.
+CELL_S = 1.0  # Time is divided into cells of one second; sliding windows move by one cell.
+# Time cells are longer than ``CELL_S`` if the number of cells times the number of clients would
+# otherwise exceed ``MOST_CELLS``.
 MOST_CELLS = 400_000
 
 # A client is judged in a window only if its calls waited for at least half of the window.

@@ -32,9 +32,9 @@ from fairbench.metrics.service import (
 from fairbench.metrics.tables import ServiceRows
 from fairbench.metrics.waiting import Backlog, Overlaps
 
-LEAST_CELLS = 16  # The search for the gap uses at least this number of time cells.
+LEAST_CELLS = 16  # minimum number of time intervals in the search for the gap
 FEW = 16  # If a run has at most this number of clients, every pair of clients is examined.
-MANY_CELLS = 2**13  # In a run with few clients, the search uses at most this number of time cells.
+MANY_CELLS = 2**13  # maximum number of time intervals if a run has at most FEW clients
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -493,7 +493,7 @@ class Inside:
         return service
 
 
-PAIRS_AT_ONCE = 2**16  # Bounds are computed at once for this number of pairs of clients.
+PAIRS_AT_ONCE = 2**16  # number of client pairs for which bounds are computed at once
 MOST_LISTED = 2**18
 # The search first examines 8 intervals in which two clients wait, and then 4,096 at a time.
 EXAMINED_FIRST, EXAMINED_AT_ONCE = 8, 2**12

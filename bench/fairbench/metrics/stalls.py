@@ -164,7 +164,7 @@ def stalls_of(requests: Requests, log: ServiceRows, facts: Facts) -> Stalls | No
     gaps = Gaps(clients, stall_limit_s(facts))
     total_s, own_s = np.zeros(clients), np.zeros(clients)
     matrix_s = np.zeros((clients, clients)) if clients <= MOST_CLIENTS else None
-    ends_s: dict[int, float] = {}  # ``ends_s`` maps each worker to its last decode step's end.
+    ends_s: dict[int, float] = {}  # end (s) of each worker's last decode step, by worker
     # ``asked`` maps each worker to the requests whose answers the worker generates.
     asked: dict[int, Requests] = {}
     for part in log.parts():

@@ -128,8 +128,9 @@ def _is_mooncake(first: Record) -> bool:
 
 
 # Mooncake's traces (FAST25-release/traces of kvcache-ai/Mooncake at 3b5a594) have blocks of 512
-# tokens; each number in ``hash_ids`` identifies a block and all blocks before it. Many requests
-# have equal times, which ``--trace-spread`` spreads out. Mooncake's traces name no clients.
+# tokens; each number in ``hash_ids`` identifies a block and all blocks before it. Many requests of
+# Mooncake's traces arrive at the same time; ``--trace-spread`` spreads such requests over time.
+# Mooncake's traces name no clients.
 MOONCAKE = Layout("mooncake", _is_mooncake, unit="ms", block_size=512)
 
 # Format ``agent`` has the form of agents' sessions in LMCache/lmcache-agent-trace (16a14ad) and in
@@ -143,7 +144,7 @@ AGENT = Layout(
     block_size=16,
 )
 # Format ``arena`` has the trace of Chatbot Arena that VTC-artifact samples ([VTC] §5.3), in which
-# each model is a client. Arrivals of kind ``trace`` read files of the format ``arena``, too.
+# each model is a client. Arrivals of kind ``trace`` may also use the format ``arena``.
 ARENA = Layout("arena", has_all("t", "client", "prompt_len", "output_len"), unit="s")
 
 

@@ -230,11 +230,12 @@ def _some(lines: list[str]) -> Iterator[str]:
         yield f"{lines[0].partition(':')[0]}: {len(lines) - MOST_NAMED} more."
 
 
-SHOWN = 3  # The table of ranks has this number of metrics; more do not fit on a phone's screen.
+SHOWN = 3  # number of metrics in the table of ranks; more do not fit on a phone's screen
 MOST_CARDS = 5  # The page has cards for the baseline and for at most this number of schedulers.
 MOST_LEADERS = 3  # The title of a leaderboard's page names at most this number of schedulers.
 # A picture with at most ``MOST_LABELLED`` schedulers shows their names, cut to ``LABEL_CHARACTERS``
-# characters. A picture with more than ``MOST_LABELLED`` schedulers shows numbers.
+# characters. A picture with more than ``MOST_LABELLED`` schedulers shows a number for each
+# scheduler instead.
 MOST_LABELLED, LABEL_CHARACTERS = 8, 16
 FEWEST_FOR_QUARTILES = 8
 # A picture omits values that lie more than three interquartile ranges outside the quartiles.

@@ -12,7 +12,8 @@ from fairbench.metrics.traffic import Overload, Traffic
 from fairbench.report.numbers import number, percent
 
 MANY = 1000.0  # A larger multiple of the other clients' mean load is printed as "over 1,000".
-# Both shares of load in ``flood_line`` are printed if they differ by more than this fraction.
+# A sentence on a flood also states the flood's share of the load without larger floods, if this
+# share exceeds the flood's share of all load by more than ``LEAST_REST``.
 LEAST_REST = 0.005
 NAMED = 3  # A sentence names at most this number of delayed clients.
 TTFT = "time to first token"

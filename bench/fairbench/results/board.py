@@ -381,7 +381,8 @@ class Board:
     incomplete: Mapping[str, str]
     missing: tuple[Missing, ...]
     demand_limited: tuple[str, ...]
-    # ``fewest`` is the smallest number of latencies of a well-behaved client; None if unknown.
+    # ``fewest`` is the number of latencies of the well-behaved client with the fewest latencies, or
+    # None if the numbers are unknown.
     fewest: int | None
     summary: Mapping[str, Any]  # the summary of a run, from which the title takes the hardware
 

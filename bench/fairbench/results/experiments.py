@@ -130,7 +130,7 @@ def differences(one: Experiment, other: Experiment) -> list[str]:
     ]
 
 
-CHOSEN = "chosen"  # The manifest lists under this key the values that the user chose.
+CHOSEN = "chosen"  # key of the manifest that lists the values chosen by the user
 WHERE = "CHANGELOG.md"
 WORKLOAD = "workload."
 WITHOUT_DEFAULT = ("backend.", "workload.name", "workload.program")

@@ -21,8 +21,8 @@ class MeanAnswers:
     """The mean output length of a client's requests, or of all requests for a new client."""
 
     def __init__(self) -> None:
-        # ``_of`` maps clients to the number and total tokens of their outputs; the client whose
-        # last output is oldest is first.
+        # ``_of`` maps each client to the number and the total tokens of its outputs. The client
+        # with the oldest last output is first.
         self._of: dict[str, tuple[int, int]] = {}
         self._all = (0, 0)
 

@@ -307,8 +307,8 @@ class SharedCredit:
             levels = totals.raised.get(client, {})
             more = {at: to - own.get(at, 0.0) for at, to in levels.items() if to > own.get(at, 0.0)}
             if more:
-                # The client's sums in the message are stored, because adding differences of sums
-                # could cause rounding errors.
+                # The sums in the message replace the client's stored sums. Adding differences to
+                # the stored sums could cause rounding errors.
                 self._levels[client] = own | {at: levels[at] for at in more}
                 self._changes.note(client)
             charged = newly.get(client, {})

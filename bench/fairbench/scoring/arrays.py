@@ -300,7 +300,7 @@ def _workers(columns: FileColumns) -> Any:
     if all(is_missing(one) or number_of(one) is not None for one in values):
         return numbers(columns, found[0])
     if any(isinstance(one, list | dict | bool) for one in values):
-        return numbers(columns, found[0])  # ``numbers`` raises DataError for a text in the column.
+        return numbers(columns, found[0])  # raises DataError for the invalid value
     return np.array([np.nan if is_missing(one) else str(one) for one in values], object)
 
 

@@ -121,9 +121,9 @@ def scored_summary(
     }
 
 
-# The window ends with the last arrival if arrivals span more than 10% of the time of all records.
-# The window ends later if a client is served only after the last arrival, because the window must
-# contain service of every client.
+# The scored window ends with the last arrival if arrivals span more than 10% of the time of all
+# records. The scored window ends later if a client is served only after the last arrival, because
+# the window must contain service of every client.
 LEAST_SHARE = 0.1
 
 ASKED = "as requested"

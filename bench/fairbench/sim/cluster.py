@@ -166,7 +166,8 @@ class Cluster:
         self._prefixes = DistinctPrefixes()
         self.arrivals_open = 0
         self.last_arrival_ps = 0
-        # ``_limit_ps`` is the latest end of the run (ps), known once all programs have arrived.
+        # ``_limit_ps`` is the time (ps) at which the run ends at the latest, or None until all
+        # programs have arrived.
         self._limit_ps: int | None = None
         # ``service`` holds each client's input + 2 x output tokens of finished requests.
         self.service = array("q", [0] * len(clients))

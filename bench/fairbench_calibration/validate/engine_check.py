@@ -156,7 +156,8 @@ def compared(spec: ExperimentSpec, ours: RunResult, theirs: RunResult) -> Checke
     for row in rows:
         name = next(name for name in DECIDED if unlike[name][row])
         one, two = (float(values[row]) for values in columns[name])
-        # The difference begins when either simulation first sets the column ``name``.
+        # The time of a difference is the earlier of both simulations' times in the column ``name``
+        # or, if this column holds no times, of their admission times.
         timed = columns[name if name.endswith("_s") else "admitted_s"]
         times_s = [float(side[row]) for side in timed]
         time_s = min((value for value in times_s if value == value), default=inf)

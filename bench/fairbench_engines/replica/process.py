@@ -190,7 +190,7 @@ class EngineProcess:
             return UsageError(
                 f"engine_code = {self._named!r}: cannot import {self._engine}: {told['text']}"
             )
-        if told["type"] == UsageError.__name__:  # only fairbench's plugin raises a UsageError
+        if told["type"] == UsageError.__name__:  # raised only by fairbench's plugin
             return UsageError(f"engine_code = {self._named!r}: {told['text']}")
         if told["fits"]:
             return RunFailed(f"code of {self._engine}: {where}: {text}")

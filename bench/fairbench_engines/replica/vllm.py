@@ -49,7 +49,7 @@ class VLLMCodeReplica(RemoteReplica):
 
     def settle(self) -> None:
         super().settle()
-        for chunk in self._chunks:  # undo a step that has not ended at the end of the run
+        for chunk in self._chunks:  # undo a step that is unfinished when the run ends
             if chunk.first:
                 self._booking.undo_admission(chunk.sequence, chunk.cached)
 

@@ -88,7 +88,7 @@ class MDRR(FairScheduler):
         self.credit = self.credits.of
         # the waiting clients, in the order of their turns
         self._turns: dict[str, None] = {}
-        # the client whose request did not fit into memory in the last pass
+        # the client whose request did not fit into memory in the last pass, or None
         self._stuck: str | None = None
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:

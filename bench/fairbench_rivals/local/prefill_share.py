@@ -26,7 +26,7 @@ class PrefillTimeShare(FCFS):
         super().__init__(params)
         self.share = self.SHARE
         self._prefill_ps = self._decode_ps = 0.0
-        # whether the scheduler chose prefill, or None if it had no choice
+        # whether the scheduler chose prefill over decode; None if it had no choice between them
         self._chosen: bool | None = None
 
     def decodes_first(self, oldest: Request, left: int, now_s: float) -> bool:

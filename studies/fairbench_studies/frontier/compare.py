@@ -36,7 +36,7 @@ class Mark(StrEnum):
 
     BETTER = "+"
     NOT_WORSE = "="
-    A_LITTLE_WORSE = "=!"  # fair-finish is significantly worse than the rival, within the margin
+    A_LITTLE_WORSE = "=!"  # fair-finish is significantly worse, but by less than the margin
     WORSE = "!"
     OPEN = "?"
 

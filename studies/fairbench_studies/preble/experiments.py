@@ -47,8 +47,8 @@ ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "priority groups": ("preble-e2", "preble-groups", {}),
 }
 # Every prompt of a workload begins with ``SHARED_BY_ALL`` common tokens, which every worker soon
-# caches. MemServe ignores matches of only these tokens; otherwise, all requests would go to the
-# worker that received the first request.
+# caches. MemServe ignores cache matches of at most ``SHARED_BY_ALL`` tokens; otherwise, all
+# requests would go to the worker that received the first request.
 SHARED_BY_ALL = {"tool-use": 190, "agent": 20, "programming": 2800, "video-qa": 15, "loogle": 13}
 WINDOWS_S = (60.0, 180.0, 360.0)
 SCALES = (2, 4, 8)

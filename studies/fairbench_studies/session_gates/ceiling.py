@@ -33,7 +33,8 @@ from fairbench_studies.session_gates.table import DP, PAGE, RATES
 TABLE = TABLES / "session-gates-ceiling.csv"
 SEEDS = (61, 62, 63, 64, 65)
 UNLIMITED = 100_000_000  # size of the KV pool in tokens, more than all sessions need
-# ``SHARED`` holds each variant's flags and settings besides gate fair-sessions and scheduler fcfs.
+# ``SHARED`` maps each variant to the flags and settings that it changes; the defaults are gate
+# fair-sessions and scheduler fcfs.
 SHARED: Mapping[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
     "fair-sessions": ({}, {}),
     "fair-sessions, vtc, 4 running": ({"scheduler": "vtc"}, {"engine.max_running_requests": 4}),

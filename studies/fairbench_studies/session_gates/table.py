@@ -28,7 +28,7 @@ DP = 4
 SEEDS = (61, 62, 63, 64, 65)
 RATES = {"s1": 0.003 * DP, "s2": 0.006 * DP}  # default rate of a client, in sessions per second
 LOADS = (1.0, 0.25, 0.5, 2.0)  # loads as multiples of the default rate
-# ``GATES`` holds flags and settings of each gate, in addition to the scheduler fcfs.
+# ``GATES`` maps each row of the table to its flags and settings; the default scheduler is fcfs.
 GATES: Mapping[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
     "no gate, fcfs": ({}, {}),
     "no gate, vtc": ({"scheduler": "vtc"}, {}),

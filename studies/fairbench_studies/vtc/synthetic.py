@@ -93,7 +93,7 @@ def judge_on_off(seeds: Seeds) -> list[Part]:
     ]
 
 
-PHASE_S = 60.0  # length of an ON phase and of a pause in figure 5, which begins with an ON phase
+PHASE_S = 60.0  # seconds of each ON phase and each pause in figure 5; the first phase is ON
 
 
 def judge_pauses(seeds: Seeds) -> list[Part]:

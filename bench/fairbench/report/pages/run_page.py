@@ -122,7 +122,8 @@ def _ratios(ratios: Sequence[float]) -> page.Figure:
 BINS = 60
 POINTS = 150  # The curve of a distribution has about this number of points.
 BAR_PX = 22
-# Lines for heavy and well-behaved clients have fixed colours, numbered as in ``palette.SERIES``.
+# Lines for heavy and well-behaved clients have fixed colours. The numbers are indices of
+# ``palette.SERIES``.
 OF_GROUPS = {"misbehaving": 0, "well-behaved": 1}
 
 

@@ -75,7 +75,8 @@ class Credits(Account):
         # ``loans`` maps this rank's clients to temporary credits, which end once a client of this
         # rank has credit without a loan, or no client at another rank has credit.
         self.loans: dict[str, float] = {}
-        # ``_granted`` counts each node's quanta; a new node starts one quantum below ``_most``.
+        # ``_granted`` maps each node to the number of quanta that it received. The number of a new
+        # node starts at its tenant's ``_most`` minus 1.
         self._granted: dict[str, float] = {}
         # ``_most`` maps each tenant to the highest number of quanta granted to a child.
         self._most: dict[str, float] = {}

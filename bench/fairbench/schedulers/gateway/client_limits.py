@@ -37,8 +37,8 @@ class ClientLine:
     """
 
     def __init__(self) -> None:
-        # ``_turns`` holds the clients that have turns, by priority, in the order of the turns. The
-        # key of a turn is the number of the request with which the client got the turn.
+        # ``_turns`` maps each priority to its turns in order. A turn consists of the number of the
+        # request with which a client got the turn (the key), and the client.
         self._turns: dict[int, OrderedDict[int, str]] = {}
         # ``_heaps`` holds a heap of each client's requests, by program and then by arrival. A heap
         # may contain requests that were already removed.

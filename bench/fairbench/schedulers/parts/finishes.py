@@ -186,7 +186,7 @@ LEVELS: Floats = np.concatenate(([0.0], 2.0 ** np.arange(-4, 26, 1 / 16)))
 _WIDTHS: Floats = np.diff(LEVELS)
 
 
-# relative amount by which ``lower_bounds`` are lowered, far larger than sums' rounding errors
+# fraction by which ``lower_bounds`` reduces its results, far larger than rounding errors of sums
 ROUNDING = 1e-6
 
 
@@ -208,8 +208,9 @@ class FinishBounds:
         self._got = np.zeros((workers, len(LEVELS)), np.int64)
         self._numbers = np.arange(workers)
         self._of_client: dict[str, dict[int, int]] = {}
-        # ``LEVELS`` times a client's weight limits the client's service. ``_of_weight`` stores
-        # these products by weight, and ``_caps`` by client.
+        # Each ratio in ``LEVELS`` times a client's weight is a limit on the client's service.
+        # ``_of_weight`` maps each weight to its limits, and ``_caps`` maps each client to its
+        # limits.
         self._of_weight: dict[float, Integers] = {}
         self._caps: dict[str, Integers] = {}
 

@@ -327,7 +327,7 @@ def _place_steps(
     time but other sessions start at calendar dates.
     """
     columns = requests.columns
-    # ``ended`` maps each client's session to the end of its last step, in ns.
+    # ``ended`` maps each pair (client, session) to the end of the session's last step, in ns.
     ended: dict[tuple[str, str], int] = {}
     delayed = bool(columns.of_fields("delay")) and at_ns.max() < SINCE_1970_NS
     for row in np.flatnonzero(kept).tolist():

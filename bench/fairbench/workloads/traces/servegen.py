@@ -172,7 +172,7 @@ def _draw_length(values: tuple[int, ...], sums: tuple[float, ...], rng: random.R
 
 
 WIDTH_S = 600.0  # A window of ServeGen usually has this width in seconds.
-MAX_COUNT = 3 * 10**6  # limit on a window's requests; the largest measured window has 1.2 million
+MAX_COUNT = 3 * 10**6  # maximum requests per window; the largest measured window has 1.2 million
 
 
 class ServeGen:

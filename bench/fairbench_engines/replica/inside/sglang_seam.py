@@ -396,7 +396,8 @@ class SGLangScheduling:
         held = len(scheduler.running_batch.reqs)
         batch = self._turn()
         if batch is None and held and not scheduler.running_batch.reqs:
-            # Before SGLang 0.5.23, a call that removes finished requests plans no batch.
+            # Before SGLang 0.5.23, a call that removes finished requests returns no batch, so
+            # SGLang is called again.
             batch = self._turn()
         if batch is None and not scheduler.waiting_queue:
             scheduler.new_token_ratio_tracker.reset()

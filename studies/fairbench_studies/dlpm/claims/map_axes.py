@@ -20,7 +20,7 @@ AXES = (POOL, RUNNING, LOAD, QUANTUM, WORKER_QUANTUM, PROFILE)
 POOL_PARTS = {"1/2": 0.5, "1/4": 0.25}
 RUNNING_LIMITS = (2048, 128, 32)
 LOADS = {"x2": 2.0}
-QUANTA = {"x0.1": 0.1, "x10": 10.0, "x100": 100.0}  # factors on the default quantum
+QUANTA = {"x0.1": 0.1, "x10": 10.0, "x100": 100.0}  # multiples of the default quantum
 PROFILES = (
     "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10",
     "a100-80gb/llama-3.1-8b/tp1/measured-sglang",

@@ -50,8 +50,9 @@ ASYNC_FROM = (0, 14)  # first release of vLLM that uses async_scheduling by defa
 # The published command lines of the DLPM authors' fork of SGLang set a memory fraction of
 # ``FORK_MEM_FRACTION``. SGLang's default memory fraction was ``FORK_DEFAULT_MEM_FRACTION`` in 2024.
 FORK_MEM_FRACTION, FORK_DEFAULT_MEM_FRACTION = 0.7, 0.88
-# Runs without --schedule-policy have a ``policy`` in ``SERVER_DEFAULT``. Runs with a policy outside
-# ``SERVER_DEFAULT`` used the DLPM authors' fork of SGLang, with a scheduling pass after each step.
+# If a server was started without --schedule-policy, the ``policy`` of its runs is a value in
+# ``SERVER_DEFAULT``. Runs with a policy outside ``SERVER_DEFAULT`` used the DLPM authors' fork of
+# SGLang, with a scheduling pass after each step.
 SERVER_DEFAULT = ("", "default")
 SGLANG_OPEN_POOL_TOKENS = 444_563  # size of the KV pool in the log of open-loop runs
 SGLANG_OPEN_SERVERS = ("a100-80gb/llama-3.1-8b/tp1/", "h100-80gb/llama-3.1-8b/tp1/")

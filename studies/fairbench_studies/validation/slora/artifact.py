@@ -21,7 +21,7 @@ from fairbench.schedulers.registry import build_local, local_class
 from fairbench_studies.validation.slora.forms import in_form
 from fairbench_studies.validation.slora.recorded import RECORDED, Recorded, vtc_form
 
-# ``_SCHEDULERS`` maps each scheduler name of the artifact to a local scheduler and its settings.
+# ``_SCHEDULERS`` maps each scheduler name of VTC-artifact to a local scheduler and its settings.
 # Schedulers derived from VTC charge the whole input, as the code of VTC-artifact does.
 _SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
     "FCFS": ("fcfs", {}),
