@@ -27,8 +27,8 @@ Ids: TypeAlias = NDArray[np.int32]
 FORK_TRIES = 16  # maximum number of draws until an output differs from earlier outputs
 VOCABULARY = 128_000  # number of token ids of the emulator's approximate tokenizer
 OUTPUT_WORDS = 4096  # different words in the emulator's outputs
-# A token is up to ten letters, three digits, or two other characters. English prose has about 4.5
-# characters per token of the emulator's tokenizer.
+# The emulator's tokenizer cuts text into tokens of at most ten letters, three digits or two other
+# characters. English prose has about 4.5 characters per token of the emulator's tokenizer.
 PIECE = re.compile(r"\s*(?:[^\W\d_]{1,10}|\d{1,3}|[^\w\s]{1,2}|_)|\s+")
 
 

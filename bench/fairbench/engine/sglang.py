@@ -73,7 +73,7 @@ class SGLangReplica(EngineLoop[KVNode]):
             self._batch_is_full = False
         return self._start_prefill() or self._start_decode()
 
-    # Part 1 of the engine, admission: a prompt in progress continues before new requests are
+    # Part 1 of the engine: admission. A prompt in progress continues before new requests are
     # admitted.
 
     def _start_prefill(self) -> bool:

@@ -29,7 +29,8 @@ RATE_TARGET_PCT = 5.0
 # An error of at most ``TINY_SHARE_PCT`` percent of the window's total service is always accepted.
 TINY_SHARE_PCT = 1.0
 # In a slice, the accepted error of a client's service is 15% of its own service, or 5% of the
-# service of all clients. A minibatch has about 15% of a slice's service.
+# service of all clients. One minibatch (requests admitted together) contributes about 15% of a
+# slice's service.
 SLICE_TARGET_PCT, SLICE_SHARE_PCT = 15.0, 5.0
 # With service rates of 1 : 2, Jain's index changes by ``JAIN_TOLERANCE`` if one rate is too high
 # and the other too low, both by their largest accepted errors.
