@@ -63,7 +63,7 @@ class TokenStreams:
 
     def __init__(self) -> None:
         self._root = _Stream("", np.empty(0, np.int32), None)
-        # Sequences are in order of creation, so a parent precedes the sequences that branch off.
+        # ``_streams`` holds sequences in order of creation, so a parent precedes its branches.
         self._streams: dict[str, _Stream] = {}
         self._created = 0
         self.tokens = 0

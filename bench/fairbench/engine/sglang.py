@@ -466,7 +466,8 @@ class Admission:
             limit = min(self._chunk_left, memory)
         if limit <= 0:
             # With mixed chunks, decoding may leave no budget or memory for the prompt, which makes
-            # SGLang's server fail. In the simulator, a prompt without token budget or memory waits.
+            # SGLang's server fail. In the simulator, a prompt waits until token budget and memory
+            # are free.
             self.chunked = sequence
             return
         left = sequence.total - sequence.filled

@@ -182,7 +182,7 @@ class MatchScan(ListScan):
             head = self._head
             if merge and (head is None or merge[0][0] < head):
                 order, client, rest = merge[0]
-                # An admitted request has left the queue, so the iterator passes over it.
+                # An admitted request has left the queue, so the iterator skips the request.
                 has_left = order[2].admitted
                 if not has_left and (
                     client in skipped or (credit is not None and credit[client] <= 0)
