@@ -222,7 +222,7 @@ class KVCache(PrefixTree[KVNode]):
             listed, _, node = heappop(self._leaves)
             node.listed = False
             if node.locks or node.children:
-                # The removed node returns to the heap of leaves once it is an unlocked leaf.
+                # The removed node returns to the heap of leaves once the node is an unlocked leaf.
                 continue
             rank = self.policy.rank(new_tuple(Leaf, (self._access_of(node), 0, 0.0, False)))
             if listed == rank:
