@@ -26,9 +26,9 @@ from fairbench.workloads.tokens import load_tokenizer, tokenizer_errors
 Ids: TypeAlias = NDArray[np.int32]
 FORK_TRIES = 16  # maximum number of draws for an output that differs from earlier outputs
 VOCABULARY = 128_000  # number of token ids of the emulator's approximate tokenizer
-OUTPUT_WORDS = 4096  # number of different words in the emulator's outputs
-# A token is up to ten letters, three digits, or two other characters. English prose has about 4.5
-# characters per token of the emulator's tokenizer.
+OUTPUT_WORDS = 4096  # different words in the emulator's outputs
+# The emulator's tokenizer cuts text into tokens of at most ten letters, three digits or two other
+# characters. English prose has about 4.5 characters per token of the emulator's tokenizer.
 PIECE = re.compile(r"\s*(?:[^\W\d_]{1,10}|\d{1,3}|[^\w\s]{1,2}|_)|\s+")
 
 
@@ -63,7 +63,7 @@ class TokenStreams:
 
     def __init__(self) -> None:
         self._root = _Stream("", np.empty(0, np.int32), None)
-        # Sequences are in order of creation, so a parent precedes the sequences that branch off.
+        # ``_streams`` holds sequences in order of creation, so a parent precedes its branches.
         self._streams: dict[str, _Stream] = {}
         self._created = 0
         self.tokens = 0

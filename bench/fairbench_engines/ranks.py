@@ -20,7 +20,7 @@ from fairbench_engines.rank_board import RUNS, TOTALS, WAITS, RankBoard, Reader
 FOLDER = "FAIRBENCH_RANKS"
 EVERY_S = 0.05  # seconds between two exchanges of totals while a rank is busy
 FIND_EVERY_S = 1.0
-# The clients of a rank without news for ``FORGET_S`` seconds do not count as waiting.
+# If a rank has written no totals for ``FORGET_S`` seconds, its clients do not count as waiting.
 FORGET_S = 10.0
 
 

@@ -250,7 +250,7 @@ def _message_event(answer: Any, kind: str) -> Typed:
     usage = answer.usage
     told = answer.message.get("usage") if isinstance(answer.message, dict) else None
     if not usage and isinstance(told, dict):
-        # The usage at the start of a message does not count the output yet.
+        # The ``usage`` of a ``message_start`` event does not count the output tokens yet.
         usage = {name: count for name, count in told.items() if name != "output_tokens"}
     complete = kind == _MESSAGE_END
     return Typed(texts, ended.get("stop_reason"), usage, answer.error, complete=complete)

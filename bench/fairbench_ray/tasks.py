@@ -20,7 +20,7 @@ from fairbench_ray.connection import connected, give_up
 
 POLL_S = 0.2  # seconds between two checks whether the tasks should stop
 STOP = "stop"  # message that asks the process to stop all tasks
-MOST_LOST = 5  # a task that has lost this many nodes fails, because it may crash nodes
+MOST_LOST = 5  # a task fails after losing this many nodes, because it may crash them
 
 
 class StartedTasks:

@@ -199,7 +199,9 @@ def worker_in(body: Any, keys: WorkerKeys) -> WorkerAddress:
     if key is None:
         return address
     if not isinstance(key, str) or not is_key(key):
-        raise bad_request("key: must consist of printable ASCII, without spaces at its ends")
+        raise bad_request(
+            "key: must consist of printable ASCII, without leading or trailing spaces"
+        )
     return WorkerAddress(address.url, address.kv_events, address.kv_replay, key)
 
 

@@ -28,8 +28,8 @@ MOST_PROMPT_LOGPROBS = 8_192
 SEVERAL = "a request must have one prompt, because workers do not keep the client of a batch"
 # limit on ``n``, the answers per request; limits on concurrent requests ignore ``n``
 MOST_ANSWERS = 16
-# Tools that the client runs have no type or a type with one of these prefixes. Tools of other types
-# run at the worker and add outputs for which the router has reserved no tokens.
+# Tools that the client runs have no type or a type with one of these prefixes. Tools of all other
+# types run at the worker and add outputs for which the router has reserved no tokens.
 _OWN_TOOLS = (
     *("function", "custom", "namespace"),
     *("bash_", "computer_", "memory_", "text_editor_"),

@@ -373,7 +373,7 @@ SCHEMA_TEXTS = frozenset({"json_schema", "structural_tag"})
 WRAPPINGS = {"json_schema": 1, FORMAT: 3}
 MOST_WRAPPINGS = 4
 
-# words in the names of schema keywords and types that contain regular expressions or grammars
+# parts of the names of schema keywords and types whose values are regular expressions or grammars
 _PATTERN_WORDS = ("pattern", "regex", "grammar", "ebnf", "lark", "structural_tag", "x-guidance")
 # schema keywords whose value is an object with freely chosen keys
 _NAMED_SCHEMAS = (

@@ -249,7 +249,7 @@ class WorkerWatch:
         except ValueError:
             return
         before = self._told.pop(worker, None)
-        if told:  # before the first token, /metrics may lack token counts
+        if told:  # before a worker's first token, its /metrics may lack token counts
             self._told[worker] = [str(value) for name, value in told if name in MOVING]
             if before is not None and before != self._told[worker]:
                 self.heard(worker)

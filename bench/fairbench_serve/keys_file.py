@@ -48,7 +48,9 @@ def worker_keys(key: str | None, path: Path | None) -> WorkerKeys:
     Raises UsageError or DataError for an invalid key or file.
     """
     if key is not None and not is_key(key):
-        raise UsageError("--worker-key: must be printable ASCII, without spaces at its ends")
+        raise UsageError(
+            "--worker-key: must be printable ASCII, without leading or trailing spaces"
+        )
     if path is None:
         return WorkerKeys(default=key)
     filed = _read(path)
@@ -66,10 +68,11 @@ def _read(path: Path) -> WorkerKeys:
     for number, key in enumerate(keys.values(), 1):
         if not isinstance(key, str) or not is_key(key):
             raise DataError(
-                f"{path}: key {number}: must consist of printable ASCII, without spaces at its ends"
+                f"{path}: key {number}: must consist of printable ASCII, without leading or "
+                "trailing spaces"
             )
     if not keys:
-        raise DataError(f"{path}: must hold at least one key")
+        raise DataError(f"{path}: must contain at least one key")
     default = keys.pop(OTHERS, None)
     return WorkerKeys(
         {_url(path, n, url): key for n, (url, key) in enumerate(keys.items(), 1)}, default
@@ -116,10 +119,10 @@ def read_keys(path: Path) -> KeysFile:
             raise DataError(f"{path}: key {number}: the client must be a name, not {client!r}")
         if not is_key(key):
             raise DataError(
-                f"{path}: key {number}: must be printable ASCII, without spaces at its ends"
+                f"{path}: key {number}: must be printable ASCII, without leading or trailing spaces"
             )
     if not data:
-        raise DataError(f"{path}: must hold at least one key")
+        raise DataError(f"{path}: must contain at least one key")
     for number, (client, table) in enumerate(tables.items(), 1):
         if not isinstance(table, dict) or client not in with_tenants(data.values()):
             raise DataError(

@@ -17,7 +17,7 @@ UNKNOWN_POOL_TOKENS = 2**21
 LONGEST_TOKEN_BYTES = 16
 # A body may have this many commas, backslashes and colons per token of the longest prompt.
 SIGNS = ((b",", 1.0), (b"\\", 4.0), (b":", 0.25))
-# additional number of each character in SIGNS that a body may have, whatever its length
+# number of commas, of backslashes and of colons that a body may have beyond the limits of ``SIGNS``
 OTHER_SIGNS = 100_000
 
 

@@ -70,7 +70,7 @@ log = logging.getLogger(__name__)
 
 # failures that can occur before the worker receives the request
 UNSEEN = (AttemptFailure.UNREACHED, AttemptFailure.STALE)
-# failures of a worker that runs but did not serve the request
+# failures of a worker that received the request but did not serve it
 FAILED = (AttemptFailure.BROKE, AttemptFailure.ANSWERED)
 # failures of a connection; a health check then finds out whether the worker still runs
 DISCONNECTED = (AttemptFailure.UNREACHED, AttemptFailure.STALE, AttemptFailure.BROKE)

@@ -29,7 +29,7 @@ def reproduce(
         bool | None,
         Option(
             "--quick/--full",
-            help="--quick runs one seed of each configuration, and --full runs all seeds. For "
+            help="--quick runs one seed of each configuration, and --full runs all seeds. With "
             "FIGURE artifact, --quick builds the page from stored results, and --full first "
             "runs all simulations. [default: all seeds; for artifact, the first seed of each "
             "figure]",

@@ -144,7 +144,7 @@ def test_wrong_usage_is_exit_code_2_and_one_line(compared, tmp_path):
             "neither higher nor lower is better; choose another metric",
         ),
         ([vtc], "must hold runs of two or more schedulers in one"),
-        ([tmp_path / "empty"], "empty: holds no run"),
+        ([tmp_path / "empty"], "empty: contains no run"),
         (
             [broken, vtc],
             "this run is incomplete and cannot be compared; finish it, or leave it out",

@@ -70,7 +70,7 @@ def test_a_log_dir_that_is_a_file_is_refused(refused, tmp_path):
         ('"sk-1 " = "ann"', "key 1: must be printable ASCII"),
         ('"sk-1" = "a"\n"sk-1" = "b"', "line 2: Cannot overwrite a value"),
         ('"sk-1" = ', "line 1: Invalid value"),
-        ("", "must hold at least one key"),
+        ("", "must contain at least one key"),
     ],
 )
 def test_wrong_keys_are_named_and_never_shown(refused, tmp_path, text, expected):

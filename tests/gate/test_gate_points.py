@@ -117,7 +117,7 @@ def test_an_incomplete_run_is_refused(tmp_path):
 def test_a_directory_without_runs_cannot_be_compared(tmp_path):
     run = store(tmp_path / "a")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="empty: holds no run"):
+    with pytest.raises(DataError, match="empty: contains no run"):
         read_pairs(run, tmp_path / "empty")
     with pytest.raises(DataError, match="nowhere: no such directory"):
         read_pairs(tmp_path / "nowhere", run)

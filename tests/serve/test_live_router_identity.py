@@ -114,7 +114,7 @@ def test_keys_are_read_from_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("", "must hold at least one key"),
+        ("", "must contain at least one key"),
         ("k1 = 7", "key 1: the client must be a string"),
         ('[k1]\nname = "a"', "key 1"),
         ('k1 = ""', "key 1"),

@@ -105,13 +105,13 @@ def test_keys_are_given_by_flag_and_by_file(tmp_path):
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("", "must hold at least one key"),
+        ("", "must contain at least one key"),
         ("SECRET", "line 1"),
         ('"SECRET" = "http://10.0.0.1:8000"', 'key 1: write "http://HOST:PORT" = "KEY"'),
         (f'"{A},kv=tcp://10.0.0.1:1" = "SECRET"', 'key 1: write "http://HOST:PORT"'),
         (f'"{A}" = 7', "key 1: must consist of"),
         (f'"{A}" = "SECRET\\r\\nx: y"', "key 1: must consist of printable ASCII"),
-        (f'"{A}" = "SECRET "', "without spaces at its ends"),
+        (f'"{A}" = "SECRET "', "without leading or trailing spaces"),
         (f'"{A}" = "SECRETé"', "printable ASCII"),
     ],
 )

@@ -222,7 +222,7 @@ class KVCache(PrefixTree[KVNode]):
             listed, _, node = heappop(self._leaves)
             node.listed = False
             if node.locks or node.children:
-                # The removed node returns to the heap of leaves once it is an unlocked leaf.
+                # The removed node returns to the heap of leaves once the node is an unlocked leaf.
                 continue
             rank = self.policy.rank(new_tuple(Leaf, (self._access_of(node), 0, 0.0, False)))
             if listed == rank:
@@ -243,8 +243,8 @@ class KVCache(PrefixTree[KVNode]):
 
     def _list_if_leaf(self, node: KVNode) -> None:
         if not (node.listed or node.locks or node.children or node is self.root):
-            # A leaf's eviction rank in the heap may be lower than its true rank, because it ignores
-            # waiting requests that use the leaf.
+            # The leaf's rank in the heap ignores waiting requests that use the leaf, so this rank
+            # may be lower than the leaf's true rank.
             node.listed = True
             rank = self.policy.rank(new_tuple(Leaf, (node.last_access, 0, 0.0, False)))
             heappush(self._leaves, (rank, node.number, node))

@@ -73,7 +73,7 @@ class SGLangReplica(EngineLoop[KVNode]):
             self._batch_is_full = False
         return self._start_prefill() or self._start_decode()
 
-    # Part 1 of the engine, admission: a prompt in progress continues before new requests are
+    # Part 1 of the engine: admission. A prompt in progress continues before new requests are
     # admitted.
 
     def _start_prefill(self) -> bool:
@@ -467,7 +467,8 @@ class Admission:
             limit = min(self._chunk_left, memory)
         if limit <= 0:
             # With mixed chunks, decoding may leave no budget or memory for the prompt, which makes
-            # SGLang's server fail. In the simulator, a prompt without token budget or memory waits.
+            # SGLang's server fail. In the simulator, a prompt waits until token budget and memory
+            # are free.
             self.chunked = sequence
             return
         left = sequence.total - sequence.filled

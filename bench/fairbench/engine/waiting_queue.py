@@ -25,8 +25,8 @@ from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS, Place, head_of, place_at
 from fairbench.schedulers.views import ListScan, NothingRunning, RunningView, Waiting
 
-# A matched request's sort key is minus its number of cached tokens. Requests with the key
-# ``DEPRIORITIZED`` or ``ARRIVED`` come after all matched requests.
+# A matched request's sort key is minus its number of cached tokens. Requests with the positive keys
+# ``DEPRIORITIZED`` and ``ARRIVED`` come last in the queue.
 DEPRIORITIZED, ARRIVED = 1, 2
 # A waiting request's position consists of its sort key, its rank among equal keys, and the request.
 Order = tuple[int, int, "Entry[Any]"]
@@ -182,7 +182,7 @@ class MatchScan(ListScan):
             head = self._head
             if merge and (head is None or merge[0][0] < head):
                 order, client, rest = merge[0]
-                # An admitted request has left the queue, so the iterator passes over it.
+                # An admitted request has left the queue, so the iterator skips the request.
                 has_left = order[2].admitted
                 if not has_left and (
                     client in skipped or (credit is not None and credit[client] <= 0)
@@ -204,7 +204,7 @@ class MatchScan(ListScan):
             has_left = head[2].admitted
             if has_left or (client not in skipped and (credit is None or credit[client] > 0)):
                 rest = self._ordered.orders_of(client)
-                # Skip the client's first request, because this call returns it or it was already
+                # Skip the client's first request, which this call returns or which was already
                 # admitted.
                 next(rest)
                 self._join(client, rest)

@@ -50,7 +50,7 @@ def response_times(run: StoredRun, edges_s: Floats) -> Floats:
 def busy_share(run: StoredRun, workers: int, edges_s: Floats) -> Floats:
     """Return the busy fraction of the workers' time in each interval, shape (intervals,)."""
     log = read_service(run)
-    # The log has one row per client of a batch, but a batch's time counts only once.
+    # The service log has one row for each client in a batch, but the batch's time counts only once.
     stretch = np.unique(np.column_stack([log.worker, log.start_s, log.end_s]), axis=0)
     _, start_s, end_s = stretch.T
     busy_s = np.array([(np.minimum(end_s, t) - np.minimum(start_s, t)).sum() for t in edges_s])

@@ -135,11 +135,10 @@ def pace_alone_s(requests: Requests) -> float:
     return 0.0
 
 
-# A request's tokens are slow if each takes more than ``SLOW`` times as long as a token of a request
-# that runs alone. On an A100 with an 8B model, a token takes 2.6 times as long in a batch of 128
-# requests of 1,000 tokens as in a lone request. If an engine admits every request of a
-# tree-of-thoughts load at 1.5 times its capacity, a token takes 16 to 25 times as long as in a lone
-# request.
+# Tokens are slow if each takes more than ``SLOW`` times as long as for a request that runs alone.
+# On an A100 with an 8B model, a token takes 2.6 times as long in a batch of 128 requests of 1,000
+# tokens as in a batch of one request. If an engine admits every request of a tree-of-thoughts load
+# at 1.5 times its capacity, a token takes 16 to 25 times as long as in a batch of one request.
 SLOW = 4.0
 MOSTLY = 0.5  # Queues are mostly empty if they are empty for more than this fraction of the window.
 

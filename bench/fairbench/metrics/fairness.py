@@ -71,8 +71,8 @@ def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
     before = np.cumsum(wanted, axis=0) - wanted
     claims = np.cumsum(own[::-1], axis=0)[::-1]
     level = np.maximum(0.0, capacity - before) / claims
-    # Clients are sorted by demand over weight. Clients with low demand get their whole demand. For
-    # all other clients, service divided by weight equals the fair level.
+    # Clients are sorted by demand over weight. Clients with low demand get their whole demand. Each
+    # client with a higher demand gets service equal to the fair level times its weight.
     unmet = wanted >= level * own
     first = np.where(unmet.any(axis=0), unmet.argmax(axis=0), len(wanted) - 1)
     fixed = np.where(

@@ -197,7 +197,8 @@ class Metric:
     verdict: bool = True
     meaning: str = ""
     page: str = ""
-    # The functions are not compared, because metrics with equal keys have equal functions.
+    # Comparing two metrics ignores their functions, because metrics with equal keys have equal
+    # functions.
     when: Callable[[RunData], object] = field(default=every_run, compare=False)
     compute: Callable[[RunData], Value] | None = field(default=None, compare=False)
     by_client: Callable[[RunData], Values] | None = field(default=None, compare=False)

@@ -103,7 +103,7 @@ def read_requests(path: Path, asked: ReadOptions, unit: str | None = None) -> Fi
     columns.keep_rows(kept)
     counts = {name: values[kept] for name, values in counts.items()}
     read, cached = _whole_prompts(columns, counts)
-    # Some logs count reasoning tokens only in the total tokens.
+    # Some logs count reasoning tokens in the total tokens, but not in the output tokens.
     output, thought = counts["output_tokens"], np.nan_to_num(counts["reasoning_tokens"])
     missing = counts["total_tokens"] - read - output
     counts["output_tokens"] = np.where(

@@ -98,8 +98,8 @@ def _observations(record: Record, where: str) -> Iterator[Object]:
         yield {**one, "trace": record}
 
 
-# The tracing service Langfuse exports observations alone or inside traces. Observations of type
-# GENERATION are requests.
+# The tracing service Langfuse exports observations alone or inside traces. In Langfuse exports,
+# observations of type GENERATION are requests.
 LANGFUSE = Layout(
     "langfuse",
     _is_langfuse,

@@ -26,7 +26,7 @@ NO_TEXT = {
 """First bytes of files that users mistake for CSV, each with advice for the user."""
 
 MAX_KEYS = 10_000
-# Estimates of memory assume 200 bytes for each row and 100 bytes for each value.
+# Memory estimates assume 200 bytes for each record and 100 bytes for each value of a record.
 OBJECT_BYTES, VALUE_BYTES = 200, 100
 
 

@@ -35,7 +35,7 @@ FAST_PERCENT, SLOW_PERCENT = 10, 90
 # Whole numbers without a unit may be milliseconds if their 10th percentile is at least ``LEAST_MS``
 # and their median is at least ``WHOLE_FROM``.
 LEAST_MS, WHOLE_FROM = 20.0, 50.0
-NEVER = -1  # VTC-artifact writes this number if the event to be timed did not happen.
+NEVER = -1  # VTC-artifact writes this number as the time of an event that did not happen.
 
 
 class Moments(NamedTuple):

@@ -215,7 +215,7 @@ def runs_below(path: Path) -> Iterator[ComparedRun]:
         stored = [read_run(folder) for folder in folders]
         found = [ComparedRun(run, experiment_of(run), run.summary) for run in stored]
     if not found:
-        raise DataError(f"{path}: " + ("holds no run" if path.is_dir() else "no such directory"))
+        raise DataError(f"{path}: " + ("contains no run" if path.is_dir() else "no such directory"))
     yield from checked_runs(found)
 
 

@@ -252,7 +252,8 @@ class SharedCredit:
     def __init__(self) -> None:
         self.charged: dict[str, dict[int, float]] = {}
         self.others = Heard()
-        # ``_levels`` maps each client to its sums under the keys ``ROUNDS`` and ``WAIVED``.
+        # ``_levels`` maps each client to its rounds of quanta (``ROUNDS``) and waived credit
+        # (``WAIVED``).
         self._levels: dict[str, dict[int, float]] = {}
         self._changes = Changes()
         # ``has_forgotten`` is true if this router has deleted a client's credit; its messages then

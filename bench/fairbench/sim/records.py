@@ -155,7 +155,7 @@ class FileBlocks:
             with self._path.open("ab") as file:
                 file.write(message)
         except OSError as error:
-            # A partly written message would make all later messages unreadable.
+            # A partly written message would make all later messages of the file unreadable.
             with suppress(OSError):
                 os.truncate(self._path, self._bytes)
             raise RunFailed(f"{self._path}: cannot be written: {error.strerror}") from None

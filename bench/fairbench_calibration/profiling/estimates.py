@@ -115,7 +115,7 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-ATTENTION_SHARE = 0.50  # fraction of the GPU's peak that matrix products of attention reach
+ATTENTION_SHARE = 0.50  # fraction of the GPU's peak FLOPS that attention's matrix products reach
 # ``OVERLAP`` is the exponent p of the roofline model (median for Llama-3.1-8B on 5 GPUs).
 OVERLAP = 1.9
 # Times of norms, activations and sampling with SGLang on an A10G (Llama-3.1-8B and 3.2-3B). With

@@ -117,7 +117,7 @@ class EngineProcess:
         process, self._is_answered = self._process, False
         assert process.stdin is not None
         assert process.stdout is not None
-        # A process that has ended is noticed below, when its answer is read.
+        # If the process has ended, reading its answer fails below.
         with suppress(BrokenPipeError):
             process.stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
             process.stdin.flush()

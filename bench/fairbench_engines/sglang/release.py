@@ -137,7 +137,7 @@ def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool 
     refuses = type(scheduler).accepts is not LocalScheduler.accepts
     if (mode := getattr(server_args, "disaggregation_mode", "null")) != "null":
         _check_disaggregated(server_args, mode, scheduler, refuses=refuses)
-    # Tensor-parallel ranks must take equal decisions, but each rank has its own clock.
+    # Tensor-parallel ranks must make the same decisions, but each rank has its own clock.
     if refuses or scheduler.preempts or scheduler.reads_clock:
         _one_rank(server_args, f"for {scheduler.name}, which decides by the clock of each rank")
     if measures:

@@ -293,7 +293,7 @@ class VLLMHome(EngineHome):
     def _close_pass(self) -> None:
         self._settle()
         if self._selection is not None:
-            if self._candidate is not None:  # the candidate did not fit into memory
+            if self._candidate is not None:  # The candidate request did not fit into memory.
                 next_candidate(self._selection, False)
             self._selection.close()
         self._selection = self._candidate = None

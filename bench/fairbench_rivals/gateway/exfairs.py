@@ -121,7 +121,8 @@ class ExFairS(FlowPolicy):
         answered.service += read.input_tokens + OUTPUT_PRICE * output_tokens
 
     def on_finish(self, request: Request) -> None:
-        # If a queued request is withdrawn, its client loses the last of its positions in the queue.
+        # If a queued request is withdrawn, the queue loses the last position of the request's
+        # client.
         if request in self._queued:
             self._queued.remove(request)
             mine = [at for at, place in enumerate(self._places) if place.client == request.client]

@@ -34,7 +34,7 @@ CLASSES: Mapping[int, Rules] = {
 }
 """The rules of each class by priority, the most important class first."""
 
-# classes that go first after a long wait (``starved_s``), in order of precedence
+# priority classes that go first after a long wait (``starved_s``), in order of precedence
 AGING = (-1, 0, 1)
 
 

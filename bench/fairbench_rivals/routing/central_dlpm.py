@@ -110,7 +110,8 @@ class CentralRouter(PrefixRouter):
             return None
         handed, room = self._handed[worker], load.room
         for request in list(handed)[: max(0, len(handed) - load.queued)]:
-            # A worker starts requests in order, so all earlier requests have also started.
+            # A worker starts requests in the order in which they were sent to it, so all earlier
+            # requests have also started.
             del handed[request]
         if load.queued > len(handed):
             # A preempted request waits at the worker, and takes precedence over all new requests.

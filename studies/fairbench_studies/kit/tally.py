@@ -117,7 +117,7 @@ def decided(there: int, of: int) -> Outcome:
 def part_of(text: str, tallies: Sequence[Tally], ours: str = "") -> Part:
     """Return a claim's part with the verdict of ``tallies[0]``, and report all other tallies."""
     first, *beside = tallies
-    # ``Part.outcome`` already says "holds", so ``Part.ours`` omits the word.
+    # ``Part.outcome`` already contains "holds", so ``Part.ours`` omits the word.
     counted = first.score.removeprefix(f"{Outcome.HOLDS} ")
     said = counted if not ours else f"{counted}, {ours}"
     others = {one.name: one.outcome() for one in beside}

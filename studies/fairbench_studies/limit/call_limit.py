@@ -92,7 +92,7 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
     before_s -= np.repeat(before_s[begins], np.diff(begins, append=len(first)))
     begin_s = program_arrivals(programs, facts)[program] + before_s[level] + pause_s
     single = np.diff(first, append=len(row)) == 1
-    # ``follows`` says whether a program has calls at the next depth.
+    # ``follows`` is true if the program has calls at the next depth.
     follows = np.diff(program[first], append=-1) == 0
     known = _all_finished(requests, programs, program[first])
     tails_s = _tails(np.maximum.reduceat(took_s, first), single & follows & known)

@@ -22,8 +22,8 @@ SYSTEMS: Mapping[str, tuple[str, str]] = {
     MEMSERVE: ("memserve", "lpm"),
 }
 
-# ``RATES`` are in programs per second per client and GPU: 0.4, 0.8 and 1.2 times the workload's
-# usual rate. Usual rates were chosen for runs with a heavy client. Without a heavy client, the
+# ``RATES`` are 0.4, 0.8 and 1.2 times the workload's usual rate, in programs per second per client
+# and GPU. Usual rates were chosen for runs with a heavy client. Without a heavy client, the
 # workload ``agent`` leaves GPUs idle even at the highest rate.
 RATES: Mapping[str, tuple[float, ...]] = {
     "tool-use": (1.8, 3.6, 5.4),

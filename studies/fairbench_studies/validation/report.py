@@ -10,8 +10,8 @@ from fairbench.errors import UsageError, printable
 from fairbench.report.numbers import UNDEFINED, number
 from fairbench_calibration.validate.live_run import Pair
 
-# Times to first token up to ``LONG_TTFT_S`` have no target and no shown error, because the
-# simulator is too inexact for short times.
+# Reports show no target and no error for a TTFT up to ``LONG_TTFT_S``, because the simulator is too
+# inexact for short times.
 LONG_TTFT_S, UNRESOLVED = 0.1, "<"
 
 Given = TypeVar("Given")

@@ -28,9 +28,9 @@ SLICE_S = 60.0  # approximate length of a slice in seconds, as in VTC-artifact
 RATE_TARGET_PCT = 5.0
 # An error of at most ``TINY_SHARE_PCT`` percent of the window's total service is always accepted.
 TINY_SHARE_PCT = 1.0
-# In a time slice, the error of a client's service may be 15% of the client's measured service, or
-# 5% of all clients' measured service if this is more. A minibatch has about 15% of a slice's
-# service.
+# In a slice, the accepted error of a client's service is 15% of its own service, or 5% of the
+# service of all clients. One minibatch (requests admitted together) contributes about 15% of a
+# slice's service.
 SLICE_TARGET_PCT, SLICE_SHARE_PCT = 15.0, 5.0
 # Suppose that two clients have service rates of 1 : 2, and that one rate is simulated too high and
 # the other too low, each by the largest accepted error. Jain's index then changes by

@@ -35,7 +35,7 @@ def repeat_page(path: Path) -> Page:
     """
     runs = runs_in(path)
     if not runs:
-        raise DataError(f"{path}: holds no run")
+        raise DataError(f"{path}: contains no run")
     for run in runs:
         check_whole(run.summary, run.path / SUMMARY)
     runs.sort(key=lambda run: int(run.summary["seed"]))

@@ -41,7 +41,7 @@ class ClientLine:
         # request with which a client got the turn (the key), and the client.
         self._turns: dict[int, OrderedDict[int, str]] = {}
         # ``_heaps`` holds a heap of each client's requests, by program and then by arrival. A heap
-        # may contain requests that were already removed.
+        # may still contain requests that were removed from the queue.
         self._heaps: dict[Own, list[tuple[int, int, Request]]] = {}
         self._waiting: Counter[Own] = Counter()
         # ``_places`` maps each waiting request to its priority and number.

@@ -208,9 +208,8 @@ class FinishBounds:
         self._got = np.zeros((workers, len(LEVELS)), np.int64)
         self._numbers = np.arange(workers)
         self._of_client: dict[str, dict[int, int]] = {}
-        # Each ratio in ``LEVELS`` times a client's weight is a limit on the client's service.
-        # ``_of_weight`` maps each weight to its limits, and ``_caps`` maps each client to its
-        # limits.
+        # A client's caps on service are the ``LEVELS`` times the client's weight. ``_of_weight``
+        # stores the caps by weight, and ``_caps`` by client.
         self._of_weight: dict[float, Integers] = {}
         self._caps: dict[str, Integers] = {}
 

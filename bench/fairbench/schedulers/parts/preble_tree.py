@@ -115,8 +115,8 @@ class PrebleTree(LocationTree[PrebleNode]):
         """
         for number, end in self._ends[worker].items():
             for node in self.upward(end):
-                # A node without a ``touched`` entry is already evicted, but its ancestors may be
-                # cached.
+                # A node without a ``touched`` entry has been evicted already, but its ancestors may
+                # be cached.
                 last = node.touched.get(worker, number)
                 if last != number or node in keep:
                     break

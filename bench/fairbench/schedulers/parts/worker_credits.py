@@ -161,7 +161,7 @@ class WorkerCredits:
         # ``payers`` returns the clients that have paid for unfinished requests.
         self.payers: Callable[[], Iterable[str]] = tuple
         self.on_forget: Callable[[str], None] = lambda client: None
-        # ``shared`` holds the charges of all routers, or None for a single router.
+        # ``shared`` holds the charges of all routers, or is None if there is only one router.
         self.shared: SharedCredit | None = None
         self._fleet = fleet
 

@@ -155,7 +155,8 @@ def times_in(window: RenewalWindow, rng: random.Random) -> list[float]:
 @lru_cache(maxsize=4096)
 def weibull_shape(cv: float) -> float:
     """Return the shape of the Weibull distribution with coefficient of variation ``cv`` <= 4000."""
-    # ``wanted`` is the logarithm of the distribution's second moment divided by its mean squared.
+    # ``wanted`` is the logarithm of the ratio of the distribution's second moment to its squared
+    # mean.
     low, high, wanted = 0.1, 2000.0, log1p(cv * cv)
     for _ in range(60):
         middle = (low * high) ** 0.5

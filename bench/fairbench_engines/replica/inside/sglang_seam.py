@@ -32,7 +32,7 @@ HOST_CACHE = {  # arguments of an SGLang server with a hierarchical KV cache
 }
 DRAFTS = 4  # maximum number of draft tokens that a step accepts with speculative decoding
 AFTER_END = 3  # token id that stands for any token after the end of an output
-# stands for the output tokens of a request that has ended
+# output tokens of a request after its end: each token is ``AFTER_END``
 NO_MORE: dict[int, int] = defaultdict(lambda: AFTER_END)
 
 MODULES = {

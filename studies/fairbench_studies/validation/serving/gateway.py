@@ -13,7 +13,7 @@ from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.views import FleetView
 from fairbench_rivals.gateway.infergrid_drr import InfergridDRR
 
-GATEWAY_MS = 4.0  # time added to each request; the data's authors measured 3 to 5 ms
+GATEWAY_MS = 4.0  # time that the gateway adds to a request; the data's authors measured 3 to 5 ms
 _WHERE = "(?: at the gateway)?"  # some files add these words to the gateway's name
 _LIMIT = r"(?:, ([1-9]\d*) at a time)?"
 _FIFO = re.compile(f"fifo{_WHERE}{_LIMIT}", re.IGNORECASE)

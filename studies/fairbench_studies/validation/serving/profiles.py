@@ -18,7 +18,7 @@ VLLM_REQUEST_MS = 1.5
 # ``FORK_HOST_MS`` is the CPU time of scheduling policies in the DLPM authors' fork of SGLang: a
 # time per iteration, and a time per request in the batch. ``FORK_HOST_MS`` was fitted to the time
 # per output token in two runs, with 6 and with about 130 concurrent requests (``measured.FITTED``).
-# The CPU time of the fork's policy ``vtc`` is unknown.
+# The CPU time of ``vtc`` in the DLPM authors' fork is unknown.
 FORK_HOST_MS = {"lpm_mdrr": (8.0, 0.082)}
 # ``nvidia-smi`` and cloud providers use GPU names such as "NVIDIA A100-SXM4-80GB".
 _SXM = re.compile(r"(?:nvidia-)?([abh]\d00)(?:-sxm\d?)?-(\d+gb)(?:-hbm\d\w?)?")

@@ -31,8 +31,8 @@ from fairbench_studies.validation.slora.replay import (
     with_request_step,
 )
 
-# The fit tries all pairs of ``OVERHEADS_MS`` and ``STEPS_MS``. More values would change simulated
-# results by less than two measured runs of a trace differ.
+# The fit tries all pairs of ``OVERHEADS_MS`` and ``STEPS_MS``. A finer grid of values would change
+# simulated results by less than the difference between two measurements of a trace.
 OVERHEADS_MS = (10.0, 14.0, 18.0)
 STEPS_MS = (0.03, 0.04, 0.05, 0.09, 0.10, 0.11)
 

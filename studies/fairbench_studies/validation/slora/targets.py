@@ -7,8 +7,9 @@ from fairbench_calibration.validate.live_run import Pair
 LONG_TTFT_S = 1.0
 # ``P50_TARGET_PCT`` and ``P99_TARGET_PCT`` are the largest accepted errors of a long TTFT.
 P50_TARGET_PCT, P99_TARGET_PCT = 15.0, 20.0
-# The server admits requests every ten decode steps (0.3 s). The target for a short median TTFT is
-# half this time, because the TTFT depends on when a request arrives between two admissions.
+# The S-LoRA server of the measured runs admits requests every ten decode steps (0.3 s). The target
+# for a short median TTFT is half the time between two admissions, because a request may arrive at
+# any time between two admissions.
 SHORT_P50_TARGET_S = 0.15
 # If the lowest measured TTFT is at most ``IDLE_TTFT_S``, the server was idle, and the simulated
 # lowest TTFT may be off by half a decode step.
