@@ -104,7 +104,9 @@ def cut_trace(
     end: Annotated[
         float | None,
         Option(
-            "--to", min=0.0, help="End of the part to keep, in seconds after the first request."
+            "--to",
+            min=0.0,
+            help="End of the kept part of the trace, in seconds after the first request.",
         ),
     ] = None,
     head: Annotated[

@@ -66,7 +66,7 @@ def check_manifest(manifest: Mapping[str, Any], path: Path) -> None:
 SCHEMA_VERSION = 1
 
 TABLES = ("requests", "programs", "service")
-MEMORY_TABLE = "memory"  # This table exists if the run recorded which clients hold KV memory.
+MEMORY_TABLE = "memory"  # only in runs that recorded which clients hold KV memory
 LOG = ".log"
 EXPERIMENT, SUMMARY = "experiment.toml", "summary.json"
 MANIFEST = "manifest.json"  # fairbench writes this file last into a run's directory
