@@ -223,7 +223,7 @@ class EngineLoop(ABC, Generic[N]):
             if not view.clients():
                 return
             # ``select`` may leave out delayed charges of clients that are not in ``view``. A call
-            # of ``balances`` makes the scheduler charge all clients.
+            # of ``balances`` makes the scheduler apply the delayed charges of all clients.
             self.scheduler.balances()
         now_s = self._clock.now_ps / PS_PER_S
         drive(self.scheduler.select(view, now_s), try_admit, preempt)

@@ -34,7 +34,7 @@ from fairbench.metrics.waiting import Backlog, Overlaps
 
 LEAST_CELLS = 16  # least number of time cells in the search for the largest service gap
 FEW = 16  # If a run has at most this number of clients, every pair of clients is examined.
-MANY_CELLS = 2**13  # maximum number of time cells in this search if a run has few clients
+MANY_CELLS = 2**13  # maximum number of time cells in the search if a run has few clients
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -46,8 +46,8 @@ def _uncached(record: Record) -> bool:
 
 
 # LiteLLM's standard payload (docs.litellm.ai, "StandardLoggingPayload Specification") and its table
-# LiteLLM_SpendLogs have several columns that may name the client; fairbench reads the first that
-# has a value of end user, user, team and key. The user ``default_user_id`` means an unknown client.
+# LiteLLM_SpendLogs may name the client in several columns. fairbench reads the first non-empty
+# column of end user, user, team and key. The user ``default_user_id`` means an unknown client.
 LITELLM = Layout(
     "litellm",
     has_all("startTime", "endTime", "prompt_tokens", "completion_tokens", "call_type"),

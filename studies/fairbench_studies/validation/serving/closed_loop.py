@@ -21,8 +21,8 @@ NEXT_REQUEST_MS = 1.1
 # reads nor sends. The time to count tokens was fitted to the gaps between requests in two SGLang
 # runs (one request at a time, prompts of 401 to 12,305 tokens).
 COUNT_MS, COUNT_TOKEN_MS = 0.3, 0.002
-# A load generator counts as limited if, after first reaching its maximum number of requests in
-# flight, it stays at this maximum for at least the fraction ``HELD_SHARE`` of the time.
+# A client counts as limited if, once its number of requests in flight has reached its maximum, the
+# number stays there for at least the fraction ``HELD_SHARE`` of the time.
 HELD_SHARE, NEARLY = 0.9, 0.99
 
 
