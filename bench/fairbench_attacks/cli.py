@@ -119,7 +119,7 @@ def attack(
                     "cannot be continued; run --rediscover again"
                 )
             if searched:
-                # The lock prevents other processes from continuing the same search.
+                # A lock on the directory prevents two processes from continuing one search.
                 with run_folder(resume, "search"):
                     store.go_on_for(trials, options.above_0("--cpu-hours", cpu_hours))
             _check_plan(store.spec(), store.plan())

@@ -35,8 +35,8 @@ PROMPT_TOKENS = 128
 OUTPUT_TOKENS = range(16, 49)  # output lengths, varied so that requests end at different times
 ALONE = 0.25  # fraction of the trial in which only the well-behaved client sends requests
 PAUSE_S = 0.2  # seconds that a client pauses between requests or after a failed request
-# The flood keeps ``UNKNOWN_FLOOD`` requests in flight if the server's limit is unknown, and at most
-# ``MOST_FLOOD``.
+# The flood of test requests keeps ``UNKNOWN_FLOOD`` requests in flight if the server's limit on
+# running requests is unknown, and never more than ``MOST_FLOOD``.
 UNKNOWN_FLOOD, MOST_FLOOD = 64, 512
 OVERFILL = 3  # ratio of the flood's requests in flight to the requests that the server can run
 # The flood counts as waiting if its mean time to first token exceeds ``WAITS`` times the mean that

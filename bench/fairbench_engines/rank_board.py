@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-# maximum number of clients on a board; ranks do not exchange charges of more clients
+# maximum number of clients whose charges the ranks exchange
 SLOTS = 1 << 16
 # bytes for the names of all clients
 NAME_BYTES = 64 * SLOTS

@@ -327,7 +327,7 @@ def drive_sharded(
         for one, offset, host in zip(folders, before, hosts, strict=True):
             one.mkdir(exist_ok=True)
             write_clock(one, ClockComparison(offset, host=host))
-            # The record file is created now, because the driver may die before its first message.
+            # Create the record file now, because the driver may die before its first message.
             with Journal(one):
                 pass
         for number, one in enumerate(folders):

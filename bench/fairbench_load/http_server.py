@@ -179,7 +179,8 @@ AT_ONCE = 64  # maximum number of connections that are accepted before other tas
 # At the connection limit, at most one sixteenth of all connections is closed at a time.
 CLOSED_AT_ONCE = 16
 COMPLAIN_S = 60.0  # seconds between two equal warnings in the log
-# maximum number of requests that aiohttp reads from a connection while it sends an answer
+# maximum number of requests that aiohttp reads ahead on a connection while it answers another
+# request
 MOST_AHEAD = 2
 
 log = logging.getLogger(__name__)

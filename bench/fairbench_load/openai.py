@@ -546,8 +546,8 @@ def _reported(answer: Answered) -> int | None:
     return None
 
 
-# An image, a sound or a video counts as 1,024 tokens. In current models, an image of 1,024 x 1,024
-# pixels takes about 600 to 1,400 tokens.
+# An image, a sound or a video counts as 1,024 tokens, because an image of 1,024 x 1,024 pixels
+# takes about 600 to 1,400 tokens in current models.
 MEDIA_TOKENS = 1_024
 _MEDIA = frozenset(
     {"image", "image_url", "input_image", "image_data", "image_embeds", "audio", "audio_url"}

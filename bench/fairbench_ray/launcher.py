@@ -295,7 +295,7 @@ class RayLauncher:
                 child.pipe.send(Close())
             child.pipe.close()
             child.process.join(DISMISS_S)
-            child.process.kill()  # Ray may wait without end for a head node that has ended.
+            child.process.kill()  # Ray may wait forever for a head node that has exited.
             child.process.join()
 
     def _wait_until_placed(

@@ -166,7 +166,8 @@ class _Bridge:
         # itself failed.
         except errors.RayTaskError as error:
             if isinstance(error.cause, errors.RayActorError):
-                # If the local actor StartedTasks fails, this node is failing.
+                # The actor StartedTasks runs on this node, so its failure means that the node is
+                # failing.
                 give_up()
             self._pipe.send(Refused(f"{error.cause}".partition("\n")[0]))
         except errors.WorkerCrashedError:

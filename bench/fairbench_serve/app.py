@@ -149,8 +149,8 @@ async def running(
 def _new_session(connector: TCPConnector) -> ClientSession:
     return ClientSession(
         connector=connector,
-        # The total time of a request is unlimited, because requests may be queued for long. Health
-        # checks detect workers that hang.
+        # The total time of a request is unlimited, because requests may be queued for long. Instead
+        # of a time limit, health checks detect workers that hang.
         timeout=ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
         auto_decompress=False,
         # Workers must not compress answers, because the router cannot decompress them.

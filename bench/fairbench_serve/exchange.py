@@ -145,7 +145,7 @@ class Exchange:
         if self._patience_s() is None and not failed:
             raise ClientPayloadError("the stream ends without its final event")
         if not failed:
-            # An answer without output also proves that the worker makes progress.
+            # Even a complete answer without output shows that the worker makes progress.
             self.on_heard()
         await self._write(stream, rest)
         self.failure = AttemptFailure.ANSWERED if failed else None

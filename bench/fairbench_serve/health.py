@@ -32,7 +32,7 @@ PROOF_PATH = "/v1/completions"
 PROOF = {"prompt": "a", "max_tokens": 1, "temperature": 0}
 # number of checks of each worker within the stall timeout
 LOOKS = 8
-# maximum number of seconds per output token of an answer without streaming
+# longest expected time per output token of an answer without streaming, in seconds
 SLOWEST_TOKEN_S = 0.1
 # maximum duration of an answer without streaming, as a multiple of the stall timeout
 LONGEST_STALLS = 5

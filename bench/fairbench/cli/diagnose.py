@@ -71,7 +71,7 @@ def diagnose_log(
     """
     check_writable(report)
     if slo:
-        planning.parse_slos(slo)  # A wrong target is refused before the replay starts.
+        planning.parse_slos(slo)  # Refuse a wrong target before the replay starts.
     params = options.log_params(file, log_flags)
     flags: dict[str, Any] = options.given_options({"gpu": gpu, "model": model, "engine": engine})
     schedulers = split_commas("--scheduler", scheduler) if scheduler else (FCFS, *FAIR)

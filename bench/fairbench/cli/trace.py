@@ -98,13 +98,17 @@ def cut_trace(
     start: Annotated[
         float,
         Option(
-            "--from", min=0.0, help="Start of the part to keep, in seconds after the first request."
+            "--from",
+            min=0.0,
+            help="Start of the kept part of the trace, in seconds after the first request.",
         ),
     ] = 0,
     end: Annotated[
         float | None,
         Option(
-            "--to", min=0.0, help="End of the part to keep, in seconds after the first request."
+            "--to",
+            min=0.0,
+            help="End of the kept part of the trace, in seconds after the first request.",
         ),
     ] = None,
     head: Annotated[

@@ -135,7 +135,7 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
     """
     name, equals, values = text.partition("=")
     single = [parse_assignment(f"{name}{equals}{value}") for value in values.split(",")]
-    # Commas inside TOML tables and arrays do not separate values.
+    # Only commas outside TOML tables and arrays separate values.
     key, listed = parse_assignment(f"{name}=[{values}]")
     if isinstance(listed, list) and listed:
         return key, listed

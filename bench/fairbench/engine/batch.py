@@ -218,7 +218,7 @@ class BatchView:
     def __iter__(self) -> Iterator[Running]:
         for sequence in list(self._batch.sequences):
             if sequence not in self._batch.sequences:
-                # The scheduler preempted this request during the iteration.
+                # Skip a request that the scheduler preempted during this loop.
                 continue
             request, produced = sequence.request, self._batch.produced(sequence)
             reserved = min(request.max_new_tokens - produced, CLIP_MAX_NEW_TOKENS)

@@ -159,7 +159,7 @@ class PinAudit:
         self.lost_tokens += other.lost_tokens
 
 
-# the tolerance for clients' memory (in tokens), which is a rounded sum of fractions
+# rounding error (in tokens) that is allowed in a client's memory, a sum of fractions of tokens
 ROUNDING = 1e-6
 
 

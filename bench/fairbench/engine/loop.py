@@ -222,8 +222,8 @@ class EngineLoop(ABC, Generic[N]):
             view = self.share.begin(self.waiting, pending)
             if not view.clients():
                 return
-            # ``select`` sees only the clients in ``view``, and might not apply delayed charges of
-            # other clients. ``balances`` applies the delayed charges of all clients.
+            # ``select`` may leave out delayed charges of clients that are not in ``view``. A call
+            # of ``balances`` makes the scheduler apply the delayed charges of all clients.
             self.scheduler.balances()
         now_s = self._clock.now_ps / PS_PER_S
         drive(self.scheduler.select(view, now_s), try_admit, preempt)

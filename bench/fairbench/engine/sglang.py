@@ -498,8 +498,8 @@ class Admission:
         self._chunk_left -= tokens
         self._used_up = self._input_left <= 0 or self._chunk_left <= 0
         if self._reserved_all():
-            # Like SGLang, the simulator sets ``out_of_memory`` although it has just admitted the
-            # request.
+            # Like SGLang, the simulator also sets ``out_of_memory`` if an admitted request reserves
+            # all remaining memory.
             self.out_of_memory = True
             return True
         return self._used_up

@@ -274,7 +274,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
         self._end_stretch()
         for sequence in step.stalled:
             self.running.pause(sequence)
-            # 0 tokens tell the scheduler that one of the client's requests paused.
+            # A call with 0 tokens tells the scheduler that a request of the client paused.
             self.scheduler.on_tokens(sequence.request.client, 0)
         self._stalled, self._chunks = step.stalled, step.chunks
         self._computes_prompts = True

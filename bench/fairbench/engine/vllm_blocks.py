@@ -613,7 +613,8 @@ class ClientBlockCache(BlockCache):
 
     def _list_anew(self, node: ClaimedRun) -> None:
         if len(node.copies) > 1:
-            # The eviction rank of a node may fall when another copy of the node is unused.
+            # A node may be evicted earlier once another copy of the node is unused, so its rank is
+            # updated.
             self.claims.list_again(node)
         self.claims.list_if_leaf(node)
 

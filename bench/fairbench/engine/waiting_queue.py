@@ -493,8 +493,8 @@ class MatchedQueue(ABC, Generic[N]):
         self._sorted.add((key, rank, entry))
 
 
-# SGLang counts passes that match no request with the cache. Every 32nd pass without a match marks
-# the cached prefixes of the first ``TOUCH_COUNT`` waiting requests as used.
+# SGLang counts the admission passes that look up no cached prefix. Every 32nd pass without a
+# look-up marks the cached prefixes of the first ``TOUCH_COUNT`` waiting requests as used.
 TOUCH_EVERY, TOUCH_COUNT = 32, 128
 
 

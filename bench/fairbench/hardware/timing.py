@@ -54,7 +54,7 @@ TILE_ROWS, TILE_KEYS = 64, 128
 BLOCKS_PER_SM = 2
 # constants of the heuristic by which the split-KV kernel splits the keys
 MOST_SPLITS, FULL_SHARE, GOOD_SHARE = 128, 0.8, 0.85
-# the extra time of a decode step, as a fraction of the time of its longest thread block
+# extra time of a decode step, divided by the time of the step's longest thread block
 TAIL_SHARE = 0.5
 
 

@@ -37,8 +37,8 @@ MOST_CELLS = 400_000
 
 # A client is judged in a window only if its calls waited for at least half of the window.
 LEAST_BACKLOG = 0.5
-# A client is judged only if its fair share covers at least four requests of mean size. If a
-# client's fair share were smaller, one late request would weigh too much.
+# A client is judged only if its fair share is at least four requests of mean size. If the fair
+# share were below four requests, one late request would lower a client's share too much.
 LEAST_REQUESTS = 4.0
 
 

@@ -15,7 +15,7 @@ HEAVY = 3.0
 LEAST_SHARE = 0.1  # A flood is at least this fraction of all demand.
 LEAST_REQUESTS = 20  # A flood has at least this many requests; fewer requests may be chance.
 PEAK = 2.5  # In a flood, a client demands at least this multiple of other clients' usual peak.
-# The usual peak is the third quartile of the clients' peaks, because the highest peaks may
+# The usual peak is the third quartile of the clients' peak demands, because higher peaks may
 # themselves be floods.
 USUAL = 75
 EDGE = 0.2  # The start and end of a flood are cut off while below this part of its mean rate.

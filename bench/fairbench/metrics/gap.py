@@ -32,9 +32,9 @@ from fairbench.metrics.service import (
 from fairbench.metrics.tables import ServiceRows
 from fairbench.metrics.waiting import Backlog, Overlaps
 
-LEAST_CELLS = 16  # minimum number of time intervals in the search for the gap
+LEAST_CELLS = 16  # least number of time cells in the search for the largest service gap
 FEW = 16  # If a run has at most this number of clients, every pair of clients is examined.
-MANY_CELLS = 2**13  # maximum number of time intervals if a run has at most FEW clients
+MANY_CELLS = 2**13  # maximum number of time cells in the search if a run has few clients
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,7 +150,8 @@ def _edges(log: ServiceRows, backlog: Backlog, cells: int) -> Floats:
     return np.unique(np.concatenate([[before], shared, [backlog.end.max()]]))
 
 
-# Service grows at the start or the end of an iteration; at one instant, ends precede starts.
+# Service grows only at the starts and ends of iterations. At equal times, ends are sorted before
+# starts.
 END, START = 0, 1
 BOOKINGS_AT_ONCE = 2**20
 

@@ -238,8 +238,8 @@ def _victims_alone_s(tables: Tables, facts: Facts, program_s: Floats) -> float:
 class TimeSpent(NamedTuple):
     """The GPU time of all replicas by purpose, in seconds; the fields add up to the total."""
 
-    prefill_s: float  # time for prompt tokens that no cache can save, at full speed
-    decode_s: float  # time for output tokens, at the speed of full batches
+    prefill_s: float  # time for prompt tokens that no cache can save, in full prefill passes
+    decode_s: float  # time for output tokens if all decode batches had been full
     recomputed_s: float  # time for computing prefixes that had been computed before
     retracted_s: float  # time for computing tokens again after a retraction
     unfinished_s: float  # time for requests that did not finish
@@ -262,8 +262,8 @@ def time_spent(tables: Tables, facts: Facts, work: LeastWork) -> TimeSpent:
     served = requests.status == FINISHED
     assert requests.compulsory_tokens is not None
     computed_s = prices.prompt_s(requests.input_tokens, requests.extend_tokens)
-    # The recomputed time is correct only in total over all requests, because a shared prefix may be
-    # charged to a request that did not compute it.
+    # ``recomputed_s`` is computed only as a sum over all requests, because a shared prefix may be
+    # charged to a request that did not compute the prefix.
     recomputed_s = float(computed_s[served].sum() - work.prefill_s.sum())
     begun = ~served & ~np.isnan(requests.admitted_s)
     answers_s = prices.answer_s(requests.input_tokens, requests.output_tokens)

@@ -125,8 +125,8 @@ def _step_end(start_s: Floats, first_s: Floats, growth_s: Floats, number: Ints) 
     return end_s
 
 
-# If a window's computed and admitted uncached tokens differ by more than this fraction, uncached
-# tokens count as service from their admission on (``Booked.on_one_clock``).
+# If the uncached tokens computed in a window differ from the uncached tokens admitted in the window
+# by more than this fraction, ``Booked.on_one_clock`` counts the admitted tokens.
 MOST_UNDER_WAY = 0.1
 
 

@@ -251,7 +251,8 @@ def _stretches(log: Service, costs: RequestCosts, ended_s: float) -> tuple[Steps
         costs.decode_step_s(max(1, int(outputs[at])), int(context[at])) for at in mixed
     ]
     prompt_s = np.where(every > 0, np.maximum(0.0, length_s - decode_s), 0.0)
-    # Each decode step of a stretch is ``step_growth_s`` longer than the step before.
+    # While a batch is unchanged, each decode step takes ``step_growth_s`` longer than the previous
+    # step.
     step_s = length_s / count - log.step_growth_s[first] * (count - 1) / 2
     rest_s = (length_s - step_s) / np.maximum(count - 1, 1)
     decodes = context > 0

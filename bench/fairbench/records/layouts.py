@@ -188,7 +188,8 @@ SIDES = {"conversation": "model", "conversation_a": "model_a", "conversation_b":
 ROW_FIELDS = ("client", "session", "input_tokens", "output_tokens", "text")
 # Rows of ``arena`` come from lmsys/chatbot_arena_conversations, or from logs of conversations that
 # FastChat's clean_battle_data.py and clean_chat_data.py write (lm-sys/FastChat,
-# fastchat/serve/monitor). ``tstamp`` is the time at which the user voted or the last answer ended.
+# fastchat/serve/monitor). ``tstamp`` is the time of the user's vote or, in data without votes, the
+# end of the last answer.
 ARENA_ROWS = Layout(
     "arena",
     lambda first: (

@@ -452,7 +452,7 @@ def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
         return
     if summary.get("trace") or chosen_percentiles(summary) or summary.get("complete") is False:
         return
-    # If all programs fit into the window, a longer duration gives no additional latency values.
+    # If the window contains all programs, a longer ``--duration`` gives no additional latencies.
     if isclose(end_s, summary.get("duration") or 0.0):
         return
     # Arrivals end between two whole seconds only if --num-programs ended them.

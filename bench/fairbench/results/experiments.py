@@ -203,7 +203,7 @@ def spec_changes(
         if old == new or (key.endswith(".rate") and replaced):
             continue
         if DEFAULT in (old, new) and key.partition(".")[0] in apart:
-            # A parameter that only one of two experiments' schedulers has is no difference.
+            # Ignore a parameter that only one of the two schedulers has.
             continue
         by_choice = key in chosen or (key.startswith(WORKLOAD) and "workload" in chosen)
         has_default = "." in key or key == PROFILE or key in OF_THE_WORKLOAD

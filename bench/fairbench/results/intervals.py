@@ -155,7 +155,7 @@ def _combine_flat(
 ROUNDING = 1e-12
 POWER = 0.8  # The estimated number of seeds gives a significant difference with this probability.
 MIXED = "some values are only lower bounds, others only upper bounds"
-MOST_SEEDS = 1000  # A difference that needs more seeds to be significant is too small to matter.
+MOST_SEEDS = 1000  # Differences that become significant only with more seeds do not matter.
 
 
 class Decision(StrEnum):

@@ -66,10 +66,10 @@ def check_manifest(manifest: Mapping[str, Any], path: Path) -> None:
 SCHEMA_VERSION = 1
 
 TABLES = ("requests", "programs", "service")
-MEMORY_TABLE = "memory"  # This table exists if the run recorded which clients hold KV memory.
+MEMORY_TABLE = "memory"  # only in runs that recorded which clients hold KV memory
 LOG = ".log"
 EXPERIMENT, SUMMARY = "experiment.toml", "summary.json"
-MANIFEST = "manifest.json"  # This file is the last that is written into a run's directory.
+MANIFEST = "manifest.json"  # fairbench writes this file last into a run's directory
 ROWS_PER_GROUP = 65_536
 # File systems limit names to 255 bytes, and fairbench may add an ending such as ".2".
 MAX_RUN_NAME = 200

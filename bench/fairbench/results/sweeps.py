@@ -148,7 +148,7 @@ def _constant(key: str, lines: Sequence[SweepLine], named: Sequence[_Named]) -> 
     for place in dict.fromkeys(line.place for line in lines):
         values = [value for line in lines if line.place == place for value, _ in line.points]
         for cell in places.get(place, ()):
-            if key not in _keys(f" {cell.scheduler}"):  # ``KEY`` needs a space before a key.
+            if key not in _keys(f" {cell.scheduler}"):  # The pattern ``KEY`` begins with a space.
                 ends = ((min(values), cell), (max(values), cell))
                 found.append(SweepLine(place, cell.scheduler, ends))
     return found

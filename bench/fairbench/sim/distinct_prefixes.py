@@ -36,8 +36,8 @@ class DistinctPrefixes:
     def __init__(self) -> None:
         self._nodes: dict[tuple[int, int, str], int] = {}
         self._lengths = [0]
-        # ``_ends`` holds each prompt's last node, and the number of this node's tokens in the
-        # prompt.
+        # ``_ends`` holds the node in which each prompt ends, and the number of the prompt's tokens
+        # in this node.
         self._ends = array("q")
         # ``_made`` maps a node that holds an output to the output's length and its prompt's index.
         self._made: dict[int, tuple[int, int]] = {}

@@ -13,7 +13,7 @@ from fairbench.errors import ProgramFailed
 
 # A ``Callback`` gets an operation's result and error; exactly one of these is not None.
 Callback = Callable[[Any, ProgramFailed | None], None]
-# A ``Pending`` starts an operation, and its callback resumes the program at the operation's end.
+# A ``Pending`` starts an operation; when the operation ends, the callback resumes the program.
 Pending = Callable[[Callback], None]
 
 

@@ -496,7 +496,7 @@ def _needs_package(ref: str) -> str:
 
 # Unless HF_HUB_OFFLINE is 1, the hub's library retries for half a minute before it raises an error.
 HUB_OFFLINE = "HF_HUB_OFFLINE"
-# The hub has more than a second to answer, because a lost packet is sent again after a second.
+# The Hugging Face hub has more than 1 s to answer, because TCP sends a lost packet again after 1 s.
 HUB_PATIENCE_S = 1.5
 
 

@@ -84,8 +84,9 @@ _HOST = Interconnect.PCIE_HOST
 # In matrix products, GeForce cards are assumed to reach 78% of their peak speed (0.92 x 0.85).
 # cuBLAS reached 92% of the peak of an L20, and layers reached 85% of the speed of cuBLAS on an
 # A100. On an A10G, kernels reach 80% of the memory bandwidth, and error correction takes 6% of the
-# bandwidth. GeForce cards lack error correction, so kernels reach 85% of the memory bandwidth.
-# ``_MI300X_SHARE``, the fraction of the peak speed that an MI300X reaches, was not measured.
+# bandwidth. GeForce cards lack error correction, so kernels are assumed to reach 85% of the memory
+# bandwidth. ``_MI300X_SHARE``, the fraction of the peak speed that an MI300X reaches, was not
+# measured.
 _GEFORCE = (_HOST, 0.78, 0.85)
 _MI300X_SHARE = 0.50
 _ALL = (

@@ -96,7 +96,8 @@ class EvictableTree:
 
     def _inserted(self, result: Any, params: Any) -> None:
         prefix, length = _prefix(params.key), len(params.key)
-        # ``end_of`` splits the mirror's node if the cached prefix ends inside this node.
+        # ``end_of`` splits a node of the mirror (the copy of SGLang's tree) if the cached prefix
+        # ends inside the node.
         self.mirror.end_of(prefix, result.prefix_len)
         node = self.mirror.end_of(prefix, length - length % self._tree.page_size)
         self._ends(result.last_device_node, node, used=not self._splits)

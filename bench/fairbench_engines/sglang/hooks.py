@@ -201,7 +201,8 @@ class Hooks:
         if req in self.preemption.taken:
             return False  # SGLang's own queue limit decides, as without the plugin
         if original(scheduler, req, *args, **named):
-            # The refused request may have run before a request of higher priority preempted it.
+            # Forget the request, which may have run before a request of higher priority preempted
+            # it.
             self.home.gone(req)
             return True
         if self.home.accepts(req, self._now_s()):

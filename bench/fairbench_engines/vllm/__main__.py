@@ -66,7 +66,8 @@ def main() -> None:
     children = Children()
     try:
         with tempfile.TemporaryDirectory(prefix="fairbench-vllm-") as folder:
-            # Each server needs its own folder of counters, so an inherited value is replaced.
+            # Each server needs its own folder of Prometheus counters, so a folder that the parent
+            # process set is replaced.
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
             runpy.run_module(_server(), run_name="__main__", alter_sys=True)
     finally:

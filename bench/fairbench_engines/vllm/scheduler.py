@@ -146,7 +146,8 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         self._rank_victims()
 
     def _update_after_schedule(self, scheduler_output: Any) -> None:
-        # The pass must end before ``super()`` adds the step's tokens to the computed tokens.
+        # ``super()`` counts the step's tokens as computed, so fairbench's admission pass ends
+        # first.
         self.home.end_pass()
         super()._update_after_schedule(scheduler_output)
 

@@ -14,8 +14,8 @@ from fairbench_rivals.gateway.pausing_gate import (
 )
 
 HALF_LIFE_S = 1.0
-# Turns are sorted by arrival. A turn that has waited is sorted as if it had arrived 1 s earlier,
-# and a demoted turn as if it had arrived 2 s later.
+# Turns of sessions are sorted by arrival. A turn that has waited is sorted as if the turn had
+# arrived 1 s earlier, and a demoted turn as if it had arrived 2 s later.
 WAITED_S, DEMOTED_S = 1.0, -2.0
 DEMOTED_TICKS = 1.5
 

@@ -48,8 +48,9 @@ class PrefillTimeShare(FCFS):
             self._prefill_ps = max(self._prefill_ps, self._decode_ps - charge_ps)
 
 
-LEAST, MOST = 0.2, 0.8  # smallest and largest share of time that prefill gets
-# The prefill share stays the same while the pressures on prefill and decoding differ by up to 10%.
+LEAST, MOST = 0.2, 0.8  # limits on the share of time that prefill gets
+# Prefill keeps its share of time while the pressures (waiting time divided by work) on prefill and
+# decoding differ by at most 10%.
 DEAD_BAND = 0.1
 HALF_LIFE_S = 2.0  # seconds in which the share moves half of the way to its target
 MOST_PER_S = 0.05  # largest change of the share per second

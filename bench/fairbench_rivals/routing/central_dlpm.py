@@ -51,8 +51,8 @@ class CentralRouter(PrefixRouter):
         super().__init__(workers)
         self.params = params
         self._tree = BoundedTree()
-        # requests that each worker got and has not started, with their uncached tokens, in the
-        # order of arrival
+        # requests that each worker has received but not started, in order of arrival, with their
+        # uncached tokens
         self._handed: dict[int, dict[Request, int]] = {worker: {} for worker in range(workers)}
         # number of uncached tokens of each unfinished request
         self.extends: dict[Request, int] = {}

@@ -15,7 +15,7 @@ DEFENDED = (
 )
 D2LPM_TENANTS = ("d2lpm.tenants=tree", "dlpm.tenants=tree")
 LIMITS = ("gateway.client_limit=auto", "gateway.tenants=tree")
-REQUESTS = "gateway.client_requests=64"  # a client's limit; a worker runs up to 64 requests
+REQUESTS = "gateway.client_requests=64"  # limit of each client; a worker may run 64 requests
 LOWER = "gateway.client_limit=420000"  # three fifths of the limit that "auto" sets
 RESERVE = "gateway.client_reserve=2"  # keeps capacity for two absent clients
 # The gateway "fcfs" without a saturation detector never queues requests, so only the client limits

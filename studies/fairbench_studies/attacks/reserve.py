@@ -41,7 +41,8 @@ from fairbench_studies.kit.rows import ROOT, Row, read_rows, write_rows
 from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 TABLE = ROOT / "results/attack-reserve.csv"
-# The size of the reserve was chosen with seeds 110 to 112, so the table uses later seeds.
+# The capacity reserve for absent clients was chosen with seeds 110 to 112, so ``TABLE`` holds
+# results of other seeds.
 FIRST_SEED = 115
 DURATION_S = 120.0
 VICTIMS, TIMES_FEWER = 15, 5

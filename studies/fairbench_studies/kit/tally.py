@@ -10,8 +10,8 @@ from typing import Any
 from fairbench_studies.kit.outcomes import Outcome, Seen
 from fairbench_studies.kit.parts import Part
 
-# A claim holds if at least the fraction ``MOST`` of the measured runs, or of the configurations
-# with a conclusive verdict, support it.
+# A claim holds if at least the fraction ``MOST`` of measured runs, or of configurations with a
+# conclusive verdict, supports the claim.
 MOST = 0.8
 
 

@@ -56,7 +56,7 @@ class View(NamedTuple):
 
 
 WHOLE = View((0.7, 1.3), (0.4, 1.0), 0.7, 2.85, 7.6, 5.2)
-# ``CLOSE`` is a dense region of the plot, which an inset shows enlarged.
+# An inset enlarges ``CLOSE``, a region of the plot with many points.
 CLOSE = View((1.127, 1.148), (0.8, 0.856), 1.25, 6.05, 2.9, 1.95)
 
 

@@ -54,7 +54,7 @@ def main() -> None:
         for spec in points():
             try:
                 found = reference_of(simulate(spec).summary).values
-            # The workload reads a file that the folder FAIRBENCH_DATA does not contain.
+            # Skip a workload whose data file is missing from the folder FAIRBENCH_DATA.
             except DataError as error:
                 sys.stderr.write(f"{spec.workload.name} {spec.scenario}: {error}\n")
                 continue

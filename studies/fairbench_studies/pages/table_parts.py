@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-# ``PARTS`` has a pattern that matches the rows to show, and the columns to show, by table.
+# ``PARTS`` maps each shortened table to a pattern of the rows to show, and to the columns to show.
 PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "traces": (
         r"(mooncake|arena|reasoning-clients) \| (fcfs|vtc|d2lpm) \||agents \| (fcfs|preble) \|",

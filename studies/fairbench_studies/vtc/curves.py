@@ -18,7 +18,7 @@ from fairbench_studies.vtc.artifact import (
 from fairbench_studies.vtc.experiments import ARENA, RPM_LIMITS
 
 POINTS = 60  # points per curve
-# The figures show the clients with these ranks by number of requests ([VTC] §5.3).
+# ``ARENA_RANKS`` has the ranks, by number of requests, of the clients in the figures ([VTC] §5.3).
 ARENA_RANKS = (12, 13, 25, 26)
 
 

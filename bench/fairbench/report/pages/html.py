@@ -25,7 +25,7 @@ from fairbench.report.pages.page import (
 from fairbench.report.palette import style_sheet
 from fairbench.results.store import write_text
 
-# A table with more than four columns becomes a list on a phone.
+# On a phone, the page shows a table with more than ``MOST_COLUMNS`` columns as a list.
 MOST_COLUMNS = 4
 
 

@@ -62,7 +62,7 @@ from fairbench.results.comparison import SchedulerResults, by_place, compare_swe
 from fairbench.results.store import SWEEP_FILE, SweepStore
 from fairbench.results.sweeps import SweepAxis, SweepLine, axes_of
 
-MOST_FIGURES = 6  # Latency is drawn against throughput for at most this number of configurations.
+MOST_FIGURES = 6  # maximum number of configurations with a plot of latency over throughput
 LOG_ABOVE = 8.0  # The scale is logarithmic if latencies differ by more than this factor.
 
 

@@ -44,7 +44,7 @@ class ClientLine:
         # may still contain requests that were removed from the queue.
         self._heaps: dict[Own, list[tuple[int, int, Request]]] = {}
         self._waiting: Counter[Own] = Counter()
-        # ``_places`` maps each waiting request to its priority and number.
+        # ``_places`` maps each waiting request to its priority and arrival number.
         self._places: dict[Request, tuple[int, int]] = {}
         self._numbers = count()
 

@@ -35,7 +35,7 @@ class MatchingVTC(VTC):
         matches = False
         while waiting := view.clients():
             client = self.account.least(waiting)
-            # The queue is matched with the cache only once in a pass.
+            # A scheduling pass looks up the cached prefixes of the queue only once.
             scan = view.match_order(refresh=not matches)
             matches = True
             for other in waiting:

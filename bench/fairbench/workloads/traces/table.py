@@ -124,7 +124,7 @@ NAME_BYTES = 200  # bytes of memory for the name of a client or session, besides
 MAX_SYNTHETIC = 8
 # Times above 10^15 ns are dates; a date in seconds as a float is exact only to a microsecond.
 SINCE_1970_NS = 10**15
-FAILED = "failed requests"  # By default, a trace leaves out these requests.
+FAILED = "failed requests"  # By default, a trace leaves out failed requests.
 
 
 @dataclass(frozen=True, eq=False)

@@ -175,8 +175,8 @@ class ReplayTraffic:
         return self.usual(load)
 
 
-# ``t`` and ``client`` must fit into the integer columns of stored records. The limit on the two
-# lengths is ten times the longest context of a model.
+# ``t`` and ``client`` must fit into the integer columns of stored records. Prompt and output
+# lengths may be up to ten times the longest context of current models.
 FIELDS = {"t": 1e10, "client": 2**31 - 1, "prompt_len": 10_000_000, "output_len": 10_000_000}
 
 

@@ -14,8 +14,8 @@ class TokenIds:
     def __init__(self) -> None:
         # ``_ids`` maps each segment key to the token ids of the longest segment with this key.
         self._ids: dict[Hashable, array[int]] = {}
-        # A key that needs more ids gets a range of new ids. The lists of ``_runs`` have each
-        # range's first id, and each range's key with the number of ids that the key already had.
+        # A segment key that needs more token ids gets a range of new ids. ``_runs`` has two lists
+        # with an entry per range: the first id, and the key with its number of earlier ids.
         self._runs: tuple[list[int], list[tuple[Hashable, int]]] = [], []
         self._next = 1
 

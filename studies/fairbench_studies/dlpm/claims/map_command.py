@@ -26,7 +26,7 @@ from fairbench_studies.dlpm.claims.table import CLAIMS
 from fairbench_studies.kit.provenance import origin_of
 from fairbench_studies.kit.store import filling
 
-MAP = NAME  # name of the directory that holds the map's runs
+MAP = NAME  # name of the directory with the runs for the map of claims
 
 
 class MapFiles(NamedTuple):

@@ -54,7 +54,7 @@ def _axis(readings: Sequence[Reading]) -> str:
     listed = []
     for label, of in _grouped(readings, lambda one: one.step.label):
         tally = Tally(label, {one.place: one.seen for one in of})
-        # Configurations may have different default limits on running requests.
+        # A label is bold if it is the default of any configuration; defaults may differ.
         name = f"**{label}**" if any(one.step.is_default for one in of) else label
         listed.append(f"{name}: {f'{tally.holds}/{tally.counted}' if tally.counted else '-'}")
     return ", ".join(listed)

@@ -25,7 +25,7 @@ from fairbench_studies.dlpm.claims.throughput import run_of
 from fairbench_studies.kit.parts import Claim, Part, in_every, interval_of, number
 from fairbench_studies.kit.seeds import derived
 
-STALL_S = 300.0  # in the paper, most workers idle for this time under Preble
+STALL_S = 300.0  # seconds for which most workers idle under Preble in the DLPM paper
 
 SOONER = {
     name: Pair(f"time of {CALLED[name]}", LENGTH, name, "d2lpm") for name in ("vtc", *PREBLES)

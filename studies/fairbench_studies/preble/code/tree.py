@@ -112,7 +112,7 @@ class CodeTree(PrebleTree):
         for counts in self.under_way.values():
             if lower in counts:
                 counts[upper] = counts[lower]
-        # A key node must be longer than the path above it. If a key node is split, only ``upper``
+        # A key node of Preble has more tokens than the path above it. After a split, only ``upper``
         # can be a key node.
         if lower in self.keys and key_portion(lower) is not lower:
             key = self.keys.pop(lower)

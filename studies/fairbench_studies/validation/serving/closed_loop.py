@@ -17,12 +17,12 @@ from fairbench.metrics.records import Floats
 # A client sends its next request ``NEXT_REQUEST_MS`` after an answer. This pause is the median in
 # the run sglang-a100-fixed-c1-run1.
 NEXT_REQUEST_MS = 1.1
-# Closed-loop load generators count the tokens of each answered prompt in their event loop, and read
-# and send nothing while they count. The times of counting were fitted to the gaps between requests
-# in two SGLang runs (one request at a time, prompts of 401 to 12,305 tokens).
+# While a closed-loop load generator counts the tokens of an answered prompt, its event loop neither
+# reads nor sends. The time to count tokens was fitted to the gaps between requests in two SGLang
+# runs (one request at a time, prompts of 401 to 12,305 tokens).
 COUNT_MS, COUNT_TOKEN_MS = 0.3, 0.002
-# A client counts as limited if it keeps its maximum of requests in flight for at least the fraction
-# ``HELD_SHARE`` of the time since it first reached this maximum.
+# A client counts as limited if, once its number of requests in flight has reached its maximum, the
+# number stays there for at least the fraction ``HELD_SHARE`` of the time.
 HELD_SHARE, NEARLY = 0.9, 0.99
 
 
