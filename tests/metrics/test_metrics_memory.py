@@ -1,5 +1,8 @@
 """Test metrics of KV memory on hand-written tables, and in whole runs."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -10,7 +13,7 @@ from fairbench.metrics.totals import evicted_tokens, held_token_s
 from fairbench.report.result_lines import memory_lines
 from fairbench.results.store import save_run
 from fairbench.scoring.summary import score_run
-from fairbench.sim.run import simulate
+from fairbench.sim.run import hit_rates_alone, simulate
 from tests.invariants import assert_same_records
 from tests.sim.sim_helpers import small_spec
 
@@ -86,6 +89,21 @@ def test_the_isolated_hit_rate_is_that_of_a_run_alone_on_the_share_of_the_pool(s
             assert incentive is None
             note = result.summary["notes"][f"clients.{row['client']}.cache_sharing_incentive"]
             assert note.startswith("the client alone")
+
+
+def test_the_pool_of_a_client_alone_is_in_proportion_to_its_weight(spec, result):
+    requests = result.tables().requests
+    first, second, *_ = spec.client_plans()
+    pools = {}
+
+    def run(alone, plan):
+        pools[plan.client] = alone.settings["pool"]
+        return SimpleNamespace(requests=requests.take(requests.client == 0))
+
+    plans = (replace(first, weight=1.0), replace(second, weight=3.0))
+    rates = hit_rates_alone(spec, plans, 9_000, lambda tokens: {"pool": tokens}, run)
+    assert pools == {first.client: 2_250, second.client: 6_750}
+    assert rates.keys() == pools.keys()
 
 
 def test_memory_records_change_no_other_record(result):
