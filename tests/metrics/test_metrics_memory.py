@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fairbench
-from fairbench.metrics.records import Window
+from fairbench.metrics.records import Requests, Window
 from fairbench.metrics.tables import Memory
 from fairbench.metrics.totals import evicted_tokens, held_token_s
 from fairbench.report.result_lines import memory_lines
@@ -92,7 +92,7 @@ def test_the_isolated_hit_rate_is_that_of_a_run_alone_on_the_share_of_the_pool(s
 
 
 def test_the_pool_of_a_client_alone_is_in_proportion_to_its_weight(spec, result):
-    requests = result.tables().requests
+    requests = Requests.from_columns(result.requests)
     first, second, *_ = spec.client_plans()
     pools = {}
 
