@@ -269,7 +269,6 @@ def test_modules_import_at_their_top_except_for_extras(name):
             if found.startswith("fairbench.")
         ]
         allowed = {
-            "result.py": ["fairbench.api.plot.draw"],
             # the help of commands shows their tables of names
             "executors.py": ["fairbench.execute.tasks.LocalProcesses"],
         }

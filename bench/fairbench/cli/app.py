@@ -80,11 +80,6 @@ _OWN: Mapping[str, Command] = {
     "plan": _own(
         SIMULATE, "Find the smallest cluster that meets targets at a fixed load.", "plan:plan"
     ),
-    "leaderboard": _own(
-        SIMULATE,
-        "Rank the schedulers of stored sweeps by significant differences.",
-        "leaderboard:leaderboard",
-    ),
     "workload": _own(
         SIMULATE,
         "Check a workload file, and compute its load on a cluster.",
@@ -97,7 +92,6 @@ _OWN: Mapping[str, Command] = {
     "report": _own(
         STORED, "Write a page for a run, sweep, plan, leaderboard or log.", "report:report"
     ),
-    "plot": _own(STORED, "Draw a figure of the DLPM paper, or of your own runs.", "plot:plot"),
     "recover": _own(STORED, "Save the finished requests of a run that was killed.", "show:recover"),
     "diagnose": _own(
         LOGS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
+from pathlib import Path
 from statistics import quantiles
 from typing import NamedTuple
 
@@ -26,10 +27,19 @@ from fairbench.report.table import (
     plain_table,
     printed,
 )
-from fairbench.results.board import Board, BoardMetric, BoardRow, Fold, Score
 from fairbench.results.comparison import seed_text
 from fairbench.results.intervals import METHOD, Decision
 from fairbench.results.summary import basis
+from fairbench_papers.board import (
+    Board,
+    BoardMetric,
+    BoardRow,
+    Fold,
+    Score,
+    holds_lines,
+    make_board,
+    read_stored,
+)
 
 LAYOUTS = tuple((label, ends) for ends in (True, False) for label in (34, 27, 20))
 MARKS = {Decision.BETTER: "+", Decision.WORSE: "!", None: " "}
@@ -240,6 +250,11 @@ FEWEST_FOR_QUARTILES = 8
 # A picture omits values that lie more than three interquartile ranges outside the quartiles.
 FAR = 3.0
 MARKED_AS = {"+": "best", "!": "worst"}
+
+
+def page_of_file(path: Path) -> page.Page | None:
+    """Return the page of a CSV file with the runs of a leaderboard; None for any other file."""
+    return board_page(make_board(read_stored([path]).lines)) if holds_lines(path) else None
 
 
 def board_page(board: Board) -> page.Page:
