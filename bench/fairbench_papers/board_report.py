@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
@@ -23,7 +24,6 @@ from fairbench.report.table import (
     MAX_WIDTH,
     cut_middle,
     first_fitting,
-    folded_name,
     plain_table,
     printed,
 )
@@ -130,6 +130,23 @@ def _rank_table(board: Board, label: int, *, ends: bool) -> Table:
                 cells.append(Text(ends_text(one, metric), style="dim"))
         found.add_row(ranks_text(row, board), Text(folded_name(row.name, label)), *cells)
     return found
+
+
+def folded_name(name: str, width: int) -> str:
+    """Fold a name into lines of at most ``width`` characters, after a space, a + or a slash.
+
+    A word that is longer than a line is broken at the end of the line.
+    """
+    lines, line = [], ""
+    for part in re.split(r"(?<=[ +/])", name):
+        if line and len((line + part).rstrip()) > width:
+            lines.append(line)
+            line = ""
+        line += part
+        while len(line.rstrip()) > width:
+            lines.append(line[:width])
+            line = line[width:]
+    return "\n".join(one.rstrip() for one in [*lines, line])
 
 
 def column_title(board: Board, metric: BoardMetric) -> str:

@@ -14,7 +14,6 @@ from fairbench.cli.options import DEFAULT_RESULT_DIR
 from fairbench.config.parse_flags import split_commas
 from fairbench.doors import STUDY_GROUP, through
 from fairbench.errors import UsageError, unknown_name, writing
-from fairbench_papers.style import FORMATS
 
 DEFAULT_PLOT_DIR = Path("plots")
 ALL = "all"
@@ -151,6 +150,8 @@ def read_formats(text: str) -> list[str]:
 
     Raises UsageError for a picture format that fairbench cannot write.
     """
+    from fairbench_papers.style import FORMATS
+
     found = split_commas("--format", text)
     for one in found:
         if one not in FORMATS:

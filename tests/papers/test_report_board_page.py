@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from fairbench.report.pages.html import as_html
 from fairbench.report.pages.page import Figure
-from fairbench.report.table import folded_name
 from fairbench_papers.board import BoardLine, make_board
 from fairbench_papers.board_report import (
     LETTER_PX,
@@ -16,6 +15,7 @@ from fairbench_papers.board_report import (
     Labelled,
     PlotAxis,
     board_page,
+    folded_name,
     rank_chart,
 )
 from tests.strategies import examples

@@ -29,6 +29,11 @@ FIRST = (
 )
 # commands whose --help shows the flags in titled groups ("panels")
 PANELLED = ("run", "sweep", "plan", "compare")
+# commands that come first under their heading in ``fairbench --help``, whichever package adds them
+LEADING = (
+    *("run", "compare", "sweep", "plan", "leaderboard"),
+    *("show", "report", "plot", "diagnose", "score"),
+)
 
 
 def panel_of(param: Any) -> str:
@@ -119,7 +124,8 @@ def command_names() -> list[str]:
             f"{COMMAND_GROUP}: an installed package adds the command {min(twice)!r}, which exists "
             "already"
         )
-    return [*_OWN, *added]
+    every = [*_OWN, *added]
+    return [*(name for name in LEADING if name in every), *(n for n in every if n not in LEADING)]
 
 
 def command_named(name: str) -> Command:
