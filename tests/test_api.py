@@ -252,7 +252,7 @@ def test_a_plot_shows_every_client(result, swept):
 
 
 def test_the_error_of_a_plot_without_the_extra_names_the_extra(result, monkeypatch):
-    monkeypatch.setattr("fairbench.figures.style.find_spec", lambda name: None)
+    monkeypatch.setattr("fairbench_papers.style.find_spec", lambda name: None)
     with pytest.raises(fairbench.UsageError, match="pip install"):
         result.plot()
 

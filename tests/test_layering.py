@@ -38,8 +38,8 @@ FLOORS = (
     ("diagnosis",),
     ("api",),
     ("cli",),
-    ("fairbench_load",),
-    (*(name for name in DOORS if name != "fairbench_load"), "__main__"),
+    ("fairbench_load", "fairbench_papers"),
+    (*(name for name in DOORS if name not in ("fairbench_load", "fairbench_papers")), "__main__"),
     ("__init__",),  # ``fairbench`` itself names what others import from it
 )
 ROOMS = [room for floor in FLOORS for room in floor]
@@ -227,7 +227,9 @@ def test_only_commands_of_studies_use_the_command_line(path):
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in MODULES if room(path) == "schedulers"], ids=lambda path: path.name
+    "path",
+    [path for path in MODULES if room(path) == "schedulers" or path.name == "by_class.py"],
+    ids=lambda path: path.name,
 )
 def test_schedulers_use_no_clock_no_randomness_and_no_input(path):
     assert not [name for name in imports(path) if within(name, IMPURE)]
@@ -269,7 +271,6 @@ def test_modules_import_at_their_top_except_for_extras(name):
             if found.startswith("fairbench.")
         ]
         allowed = {
-            "result.py": ["fairbench.api.plot.draw"],
             # the help of commands shows their tables of names
             "executors.py": ["fairbench.execute.tasks.LocalProcesses"],
         }
@@ -289,7 +290,7 @@ READERS = {
     "fairbench_load/far_drivers.py": "open: records that this process has just written",
     "fairbench_ray/cluster.py": "pickle.loads: what our own task returned",
     "fairbench_ray/replicas.py": "json.loads, open: our own probe's answer; a server's log",
-    "execute/sent_files.py": "read_bytes: regular files, copied and not parsed",
+    "fairbench_load/sent_files.py": "read_bytes: regular files, copied and not parsed",
     "fairbench_ray/tasks.py": "pickle.loads, read_bytes: our own task, and what it saved",
     "fairbench_engines/replica/inside/bridge.py": "json.loads: messages of the simulator",
     "fairbench_engines/replica/inside/provenance.py": "read_bytes: the digest of code",

@@ -11,12 +11,12 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fairbench.figures.style import caption, panels, paper_style, save
 from fairbench.report.palette import SERIES
 from fairbench.report.run_table import show
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
 from fairbench_attacks.flags import LABELS, Objective, value_of
 from fairbench_attacks.search import ConfirmedAttack, Search
+from fairbench_papers.style import caption, panels, paper_style, save
 
 DIGITS = 2  # decimal places of a ratio in the table of attacks
 KEYS = ("kept", "finished", "gain", "hits")

@@ -20,7 +20,6 @@ from fairbench.core import Prompt, Request
 from fairbench.errors import RunFailed
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.drive import Selection
-from fairbench.schedulers.token_pages import narrow, segments_of
 from fairbench.schedulers.views import Running, WaitingView
 from fairbench_engines.memory_shares import MirroredEviction, MirroredMemory
 from fairbench_engines.ranks import RankLink
@@ -28,6 +27,7 @@ from fairbench_engines.step_times import FittedCosts, StepTimes
 from fairbench_load.client_metrics import FIRST_TOKEN, QUEUE_TIME, Ledger
 from fairbench_load.headers import untagged
 from fairbench_load.plugin_config import PluginConfig
+from fairbench_load.token_pages import narrow, segments_of
 
 Theirs = Any  # an engine's request
 REQUEST, PRODUCED, CLIENT = map(attrgetter, ("request", "produced", "client"))

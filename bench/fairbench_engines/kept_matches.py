@@ -16,8 +16,8 @@ from fairbench.engine.kv_cache import AttachedRequest
 from fairbench.engine.sequence import Sequence as Waiting
 from fairbench.engine.waiting_queue import Entry, MatchedQueue
 from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS
-from fairbench.schedulers.token_pages import prompt_apart
 from fairbench.schedulers.views import RunningView
+from fairbench_load.token_pages import prompt_apart
 
 NO_OUTPUT = Segment("", 0)  # a placeholder, because the queue reads no outputs
 

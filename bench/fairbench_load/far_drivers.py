@@ -26,11 +26,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fairbench.errors import FairbenchError, RunFailed, UsageError
-from fairbench.execute.sent_files import SentFiles
 from fairbench.execute.tasks import Child, start_child
 from fairbench_load.drivers import Begin, Driver, Failed, Written, serve
 from fairbench_load.processes.process import Process, ReplicaPlace
 from fairbench_load.records import PROGRAMS_FILE, REQUESTS_FILE
+from fairbench_load.sent_files import SentFiles
 
 KEY = "FAIRBENCH_DRIVER_KEY"
 MODULE = "fairbench_load.far_drivers"

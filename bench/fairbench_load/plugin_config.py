@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from fairbench.errors import UsageError
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.schedulers.base import LocalScheduler, Setup, checked_weights
-from fairbench.schedulers.by_class import ByClass
 from fairbench.schedulers.eviction.policies import EvictionPolicy
 from fairbench.schedulers.eviction.registry import (
     DEFAULT_EVICTION,
@@ -29,6 +28,7 @@ from fairbench.schedulers.eviction.registry import (
 from fairbench.schedulers.load_cap import NONE, LoadCap
 from fairbench.schedulers.params import as_settings, make_params
 from fairbench.schedulers.registry import build_local, local_class
+from fairbench_load.by_class import ByClass
 
 LOCAL = "FAIRBENCH_LOCAL"
 SETTINGS = "FAIRBENCH_SETTINGS"

@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 from fairbench.config import ExperimentSpec, identity
 from fairbench.errors import FairbenchError, Interrupted
 from fairbench.execute.live_runs import LivePoint
-from fairbench.execute.sent_files import SentFiles
 from fairbench.execute.simulations import FailedPoint, files_of, keep_all
 from fairbench.execute.tasks import Failure, Interruption, RunContext, attempt
 from fairbench.metrics.tables import RunResult
 from fairbench.results.manifest import Stopwatch, build_manifest
 from fairbench.results.new_directories import FOLDER, removing_new_folders, run_folder
-from fairbench.results.store import SweepStore, begin_run, has_begun, without_logs, write_run
+from fairbench.results.store import LOG, SweepStore, begin_run, has_begun, write_run
 from fairbench_load.backends.base import LiveOptions
 from fairbench_load.backends.workers import Workers, by_workers, running_workers
 from fairbench_load.drivers import drive_sharded
@@ -34,6 +34,7 @@ from fairbench_load.far_drivers import LocalCrew, RemoteCrew, address_facing
 from fairbench_load.launchers import Wanted
 from fairbench_load.processes.addresses import LOOPBACK
 from fairbench_load.run import Driving, drive_here, run_live
+from fairbench_load.sent_files import SentFiles
 
 NOT_STARTED = "interrupted before the servers were ready"
 
@@ -213,3 +214,16 @@ class _Runs:
     ) -> dict[str, Any]:
         result, _path = run_live_in(self.store.runs, spec, self.options, self.context, cluster)
         return result.summary
+
+
+def without_logs(path: Path) -> Path | None:
+    """Remove the directory of a run without records, and move its logs to a new folder.
+
+    Return the new folder with the logs, or None if there are no logs.
+    """
+    logs = sorted(path.glob(f"*/[!.]*{LOG}"))
+    kept = Path(mkdtemp(prefix="fairbench-logs-")) if logs else None
+    for log in logs:
+        shutil.move(log, f"{kept}/{log.name}")
+    shutil.rmtree(path)
+    return kept

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.sent_files import SentFiles, write_file
 from fairbench.execute.tasks import Child, Failure, Interruption, Saving, Task, attempt, start_child
 from fairbench.results.new_directories import making_parents, renamed_to_fresh
+from fairbench_load.sent_files import SentFiles, write_file
 from fairbench_ray.connection import Connected, Unreachable
 from fairbench_ray.tasks import STOP, EndedTask, Over, Refused, serve_tasks
 

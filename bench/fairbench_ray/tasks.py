@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from fairbench.errors import RunFailed
-from fairbench.execute.sent_files import SentFiles
 from fairbench.execute.tasks import Failure, Interruption, Saving, attempt
+from fairbench_load.sent_files import SentFiles
 from fairbench_ray.connection import connected, give_up
 
 POLL_S = 0.2  # seconds between two checks whether the tasks should stop

@@ -15,9 +15,9 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from fairbench.core import Prompt, Request
 from fairbench.schedulers.gateway.queue import HoldsRequests, QueueHost
-from fairbench.schedulers.token_pages import segments_of
 from fairbench.schedulers.views import Read
 from fairbench_load.http_server import Problem, too_many, unavailable
+from fairbench_load.token_pages import segments_of
 from fairbench_serve.answers import Charge
 
 

@@ -20,7 +20,6 @@ import zmq
 import zmq.asyncio
 
 from fairbench.core import Prompt
-from fairbench.schedulers.token_pages import segments_of
 from fairbench_load.kv_event_wire import (
     AllBlocksCleared,
     BlockHash,
@@ -32,6 +31,7 @@ from fairbench_load.kv_event_wire import (
     replay_request,
 )
 from fairbench_load.processes.addresses import WorkerAddress
+from fairbench_load.token_pages import segments_of
 
 # storage media whose blocks count as cached; blocks in host memory or on disk do not count
 MEDIA = (None, "GPU")

@@ -9,8 +9,8 @@ import typer
 from typer import Option
 
 from fairbench.cli.options import DEFAULT_RESULT_DIR, ExecutorName, NoProgress, RayAddress
-from fairbench.cli.plot import DEFAULT_PLOT_DIR, read_formats
 from fairbench.execute.executors import LOCAL, executor_named
+from fairbench_papers.cli_plot import DEFAULT_PLOT_DIR, read_formats
 
 CLAIMS_DIR = Path("results")
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import typer
 
-from fairbench.cli.plot import QUICK
 from fairbench.errors import RunFailed, UsageError, unknown_name
 from fairbench.execute.tasks import Executor, run_context
-from fairbench.figures.style import check_drawable
 from fairbench.report.progress import shown_progress
 from fairbench.results.new_directories import check_writable
+from fairbench_papers.cli_plot import QUICK
+from fairbench_papers.style import check_drawable
 from fairbench_studies.artifact import (
     ARTIFACT,
     artifact_page,

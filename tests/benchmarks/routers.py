@@ -13,7 +13,7 @@ from array import array
 
 from fairbench.core import Request, Segment, prompt_tokens
 from fairbench.schedulers.registry import build_router, routers_by_name
-from fairbench.schedulers.token_pages import segments_of
+from fairbench_load.token_pages import segments_of
 
 REPEATS = 3
 

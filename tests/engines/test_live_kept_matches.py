@@ -5,9 +5,9 @@ import random
 import pytest
 
 from fairbench.core import Request
-from fairbench.schedulers.token_pages import segments_of
 from fairbench.schedulers.views import ListView, NothingRunning
 from fairbench_engines.kept_matches import EngineQueue, KeptMatches, Match
+from fairbench_load.token_pages import segments_of
 
 HEADS = ([1] * 31, [1] * 33, [2] * 32, [3] * 5)  # around the 32 tokens of the in-batch check
 

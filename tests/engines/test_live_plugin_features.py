@@ -5,11 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from fairbench.errors import UsageError
-from fairbench.schedulers.by_class import ByClass
 from fairbench.schedulers.eviction.registry import build_eviction
 from fairbench.schedulers.program_states import IDLE_PROGRAMS
 from fairbench.schedulers.registry import build_local
-from fairbench.schedulers.token_pages import narrow, segments_of
 from fairbench.schedulers.views import QueueView
 from fairbench_engines import features
 from fairbench_engines.home import program_of, request_of
@@ -26,7 +24,9 @@ from fairbench_engines.vllm import release as vllm
 from fairbench_engines.vllm import start
 from fairbench_engines.vllm.home import session_of as vllm_session_of
 from fairbench_engines.vllm.views import apart_of
+from fairbench_load.by_class import ByClass
 from fairbench_load.plugin_config import OWN_ORDER, Classes, Evicting, plugin_config
+from fairbench_load.token_pages import narrow, segments_of
 
 
 @pytest.mark.parametrize(

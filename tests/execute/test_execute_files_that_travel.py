@@ -8,9 +8,9 @@ import pytest
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
 from fairbench.execute.executors import executor_named
-from fairbench.execute.sent_files import SentFiles
 from fairbench.execute.simulations import files_of
 from fairbench.execute.tasks import LocalProcesses, Reading, Saving
+from fairbench_load.sent_files import SentFiles
 from fairbench_ray import cluster
 from tests.execute import pool_tasks
 

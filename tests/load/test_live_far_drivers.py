@@ -14,7 +14,6 @@ import pytest
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.executors import LauncherFlags
-from fairbench.execute.sent_files import SentFiles
 from fairbench_load.backends.base import LiveOptions
 from fairbench_load.backends.workers import check_live
 from fairbench_load.driver.drive import drive
@@ -25,6 +24,7 @@ from fairbench_load.options import driver_launcher_named, launcher_named
 from fairbench_load.processes.addresses import LOOPBACK
 from fairbench_load.processes.process import LocalPlace
 from fairbench_load.records import FOLDER, clocks, read_records
+from fairbench_load.sent_files import SentFiles
 from tests.load.live_cli import lines, tree
 from tests.load.live_driving import VOCAB, small_spec
 from tests.load.live_null_server import null_server

@@ -15,11 +15,11 @@ import pytest
 
 from fairbench.config.sweep import make_sweep, points
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute import sent_files
 from fairbench.execute.live_runs import NO_FLAGS
 from fairbench.execute.repeats import run_sweep
 from fairbench.execute.tasks import Failure, Interruption, LocalProcesses, RunContext, Saving
 from fairbench.results.store import SweepStore
+from fairbench_load import sent_files
 from fairbench_ray.cluster import RayCluster
 from tests.execute import pool_tasks
 from tests.execute.same_sweep import results

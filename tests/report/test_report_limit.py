@@ -23,9 +23,9 @@ from fairbench.report.pages.run_page import time_spent_figure
 from fairbench.report.pages.sweep_page import lost_paragraphs
 from fairbench.report.pair_table import MOST_ROWS, contrast_text, main_metrics
 from fairbench.report.result_lines import results_of
-from fairbench.results.board import BoardLine, make_board
 from fairbench.results.comparison import contrast
 from fairbench.sim.run import simulate
+from fairbench_papers.board import BoardLine, make_board
 from tests.results.comparison_helpers import summary
 from tests.results.test_results_contrast import sides
 

@@ -5,9 +5,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from fairbench.figures.style import LABELS, client_style, scheduler_style
 from fairbench.report.palette import SCHEDULERS, SERIES, scheduler_series, style_sheet
 from fairbench.schedulers.registry import PAIRS
+from fairbench_papers.style import LABELS, client_style, scheduler_style
 
 # The colour seen by a viewer who lacks one kind of cones, on linear RGB (Machado, Oliveira and
 # Fernandes 2009, severity 1).

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from fairbench.core import prompt_tokens
 from fairbench.schedulers.location_tree import LocationNode, LocationTree
 from fairbench.schedulers.registry import build_router
-from fairbench.schedulers.token_pages import segments_of
 from fairbench_load.kv_event_wire import AllBlocksCleared, BlockRemoved, BlockStored
+from fairbench_load.token_pages import segments_of
 from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.kv_events import BlockIndex
 

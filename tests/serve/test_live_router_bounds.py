@@ -19,12 +19,12 @@ from fairbench.schedulers.parts import worker_credits
 from fairbench.schedulers.parts.worker_credits import WorkerCredit, to_forget
 from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.routing import client_round_robin
-from fairbench.schedulers.token_pages import segments_of
 from fairbench_engines.sglang.requests import client_of
 from fairbench_load import client_metrics
 from fairbench_load.headers import HEALTH, OTHERS
 from fairbench_load.http_server import Problem, listening
 from fairbench_load.processes.addresses import WorkerAddress
+from fairbench_load.token_pages import segments_of
 from fairbench_serve.answers import Charge
 from fairbench_serve.app import router_app
 from fairbench_serve.calls import GenerateApi

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from fairbench.core import prompt_tokens
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.registry import build_router, routers_by_name
-from fairbench.schedulers.token_pages import segments_of
 from fairbench_load.http_server import Problem
+from fairbench_load.token_pages import segments_of
 from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.ingress import OUTCOMES, AttemptFailure, outcome_of
 

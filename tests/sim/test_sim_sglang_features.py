@@ -14,11 +14,11 @@ from zlib import crc32
 import pytest
 
 from fairbench.errors import UsageError
-from fairbench.schedulers.by_class import ByClass
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.registry import build_local, locals_by_name
 from fairbench_engines.sglang.hooks import Hooks
 from fairbench_engines.sglang.release import check_server
+from fairbench_load.by_class import ByClass
 from fairbench_load.plugin_config import plugin_config
 from tests.sim.sglang_seam import (
     DRAFTS,

@@ -12,10 +12,10 @@ import pytest
 
 from fairbench.core import prompt_tokens
 from fairbench.hardware.engine_params import VLLMLimits
-from fairbench.schedulers.by_class import ByClass
 from fairbench.schedulers.registry import build_local
 from fairbench_engines.home import program_of
 from fairbench_engines.vllm.views import BlockQueue
+from fairbench_load.by_class import ByClass
 from fairbench_load.plugin_config import Evicting
 from tests.sim.vllm_eviction_streams import POLICIES
 from tests.sim.vllm_eviction_streams import stream_of as evicting_stream

@@ -102,7 +102,7 @@ def test_timings_in_another_form_are_an_error(tmp_path):
 
 
 def test_the_error_without_seaborn_names_seaborn(tmp_path, monkeypatch):
-    monkeypatch.setattr("fairbench.figures.style.find_spec", lambda name: name != "seaborn" or None)
+    monkeypatch.setattr("fairbench_papers.style.find_spec", lambda name: name != "seaborn" or None)
     with pytest.raises(
         UsageError, match=r'figures need the package seaborn: pip install "fairbench-llm\[plot\]"'
     ):

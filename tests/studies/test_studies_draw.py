@@ -9,7 +9,7 @@ from tests.figure_helpers import PROFILE, cell, stored_run
 
 pytest.importorskip("seaborn", reason="figures need the plot extra")
 
-from fairbench.figures.style import panels, paper_style, save
+from fairbench_papers.style import panels, paper_style, save
 from fairbench_studies.dlpm import fig1, fig4, fig7, fig8, fig9, fig10, fig11, fig12
 from fairbench_studies.dlpm.over_time import INTERVALS
 from fairbench_studies.kit.rows import ROOT

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from fairbench.report.board import TEXT_PX, Box
+from fairbench_papers.board_report import TEXT_PX, Box
 from fairbench_studies.kit.table_text import filled
 from fairbench_studies.leaderboard import picture
 from fairbench_studies.leaderboard import table as board

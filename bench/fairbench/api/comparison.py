@@ -15,8 +15,7 @@ from fairbench.api.result import Result, frame, html_table, saved_in
 from fairbench.config.flags import CompareFlags
 from fairbench.errors import UsageError
 from fairbench.execute.comparison import check_usage, codes_of, compare_experiments
-from fairbench.figures.comparison import drawn
-from fairbench.figures.latex import latex_table
+from fairbench.figures import comparison_figure, latex_table
 from fairbench.report.pair_table import contrast_text, main_metrics, shown_metrics
 from fairbench.report.progress import shown_progress
 from fairbench.results import comparison
@@ -104,7 +103,7 @@ class Comparison:
         for an unknown kind of plot, for a ``cdf`` of runs that were not saved, and if the plot
         extra is not installed.
         """
-        return drawn(self._sides, kind)
+        return comparison_figure(self._sides, kind)
 
     def latex(self, columns: Sequence[str] = ()) -> str:
         """Return the comparison as a LaTeX table (package booktabs) that fits into a column.

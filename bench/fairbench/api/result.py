@@ -23,6 +23,7 @@ from fairbench.errors import Interrupted, RunFailed, UsageError, unknown_name
 from fairbench.execute.live_runs import NO_FLAGS, LiveFlags, check_live
 from fairbench.execute.one_run import run_and_save, run_unsaved
 from fairbench.execute.tasks import run_context
+from fairbench.figures import run_figure
 from fairbench.metrics.tables import RunResult, to_arrow
 from fairbench.report.numbers import number
 from fairbench.report.progress import shown_progress
@@ -169,9 +170,7 @@ class Result:
 
         Raises UsageError if the packages of the extra ``plot`` are not installed.
         """
-        from fairbench.api.plot import draw  # Drawing needs the packages of the extra `plot`.
-
-        return draw(self._run)
+        return run_figure(self._run)
 
     def _repr_html_(self) -> str:
         columns = (

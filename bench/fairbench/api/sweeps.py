@@ -15,8 +15,7 @@ from fairbench.config.sweep import points, sweep_of
 from fairbench.execute.live_runs import LiveFlags, check_live_points
 from fairbench.execute.repeats import run_sweep
 from fairbench.execute.tasks import run_context
-from fairbench.figures.comparison import drawn
-from fairbench.figures.latex import latex_table
+from fairbench.figures import comparison_figure, latex_table
 from fairbench.files.formats import read_parquet
 from fairbench.report.progress import shown_progress
 from fairbench.results.comparison import SchedulerResults, compare_sweep
@@ -74,7 +73,7 @@ class SweepResult:
         for an unknown kind of plot, for a ``cdf`` of runs that were not saved, and if the plot
         extra is not installed.
         """
-        return drawn(self._results(), kind)
+        return comparison_figure(self._results(), kind)
 
     def latex(self, columns: Sequence[str] = ()) -> str:
         """Return the comparison as a LaTeX table (package booktabs) that fits into a column.

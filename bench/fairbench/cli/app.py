@@ -29,6 +29,11 @@ FIRST = (
 )
 # commands whose --help shows the flags in titled groups ("panels")
 PANELLED = ("run", "sweep", "plan", "compare")
+# commands that come first under their heading in ``fairbench --help``, whichever package adds them
+LEADING = (
+    *("run", "compare", "sweep", "plan", "leaderboard"),
+    *("show", "report", "plot", "diagnose", "score"),
+)
 
 
 def panel_of(param: Any) -> str:
@@ -80,11 +85,6 @@ _OWN: Mapping[str, Command] = {
     "plan": _own(
         SIMULATE, "Find the smallest cluster that meets targets at a fixed load.", "plan:plan"
     ),
-    "leaderboard": _own(
-        SIMULATE,
-        "Rank the schedulers of stored sweeps by significant differences.",
-        "leaderboard:leaderboard",
-    ),
     "workload": _own(
         SIMULATE,
         "Check a workload file, and compute its load on a cluster.",
@@ -97,7 +97,6 @@ _OWN: Mapping[str, Command] = {
     "report": _own(
         STORED, "Write a page for a run, sweep, plan, leaderboard or log.", "report:report"
     ),
-    "plot": _own(STORED, "Draw a figure of the DLPM paper, or of your own runs.", "plot:plot"),
     "recover": _own(STORED, "Save the finished requests of a run that was killed.", "show:recover"),
     "diagnose": _own(
         LOGS,
@@ -125,7 +124,8 @@ def command_names() -> list[str]:
             f"{COMMAND_GROUP}: an installed package adds the command {min(twice)!r}, which exists "
             "already"
         )
-    return [*_OWN, *added]
+    every = [*_OWN, *added]
+    return [*(name for name in LEADING if name in every), *(n for n in every if n not in LEADING)]
 
 
 def command_named(name: str) -> Command:

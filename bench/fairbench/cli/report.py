@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack
 
@@ -12,6 +13,7 @@ from fairbench import report as reporting
 from fairbench.cli.options import log_params, takes
 from fairbench.cli.output import check_report
 from fairbench.config.flags import LogFlags
+from fairbench.doors import PAGE_GROUP, registered, through
 from fairbench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -47,10 +49,8 @@ def report(
     usual = f"{directory.name.partition('.')[0]}-report.html" if is_file else "report.html"
     path = output or (directory.parent if is_file else directory) / usual
     check_report(path, "--output-file")
-    if is_file and not log_flags and results.holds_lines(directory):
-        from fairbench.report.board import board_page
-
-        page = board_page(results.make_board(results.read_stored([directory]).lines))
+    if is_file and not log_flags and (found := _registered_page(directory)):
+        page = found
     elif is_file:
         log = diagnosis.read_log(log_params(str(directory), log_flags))
         page = diagnosis.access_log_page(log)
@@ -63,6 +63,14 @@ def report(
         page = _page(directory)
     reporting.write_page(page, path, "--output-file")
     typer.echo(f"report  {path}")
+
+
+def _registered_page(path: Path) -> Page | None:
+    """Return the page that an installed package (``fairbench.pages``) makes of a file, if any."""
+    found: Iterator[Page | None] = (
+        through(PAGE_GROUP, name)(path) for name in registered(PAGE_GROUP)
+    )
+    return next(filter(None, found), None)
 
 
 def _page(directory: Path) -> Page:

@@ -6,8 +6,6 @@ from fairbench.named import lazy_names
 
 if TYPE_CHECKING:
     from fairbench.report.bench_line import check_appendable as check_appendable
-    from fairbench.report.board import board_markdown as board_markdown
-    from fairbench.report.board import board_text as board_text
     from fairbench.report.comparison_table import comparison_text as comparison_text
     from fairbench.report.explained import explained_text as explained_text
     from fairbench.report.pages.html import check_ending as check_ending
@@ -30,7 +28,6 @@ __getattr__ = lazy_names(
     __name__,
     {
         "bench_line": "check_appendable",
-        "board": "board_markdown board_text",
         "comparison_table": "comparison_text",
         "explained": "explained_text",
         "pages.repeat_page": "repeat_page",

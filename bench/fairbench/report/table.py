@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
@@ -123,20 +122,3 @@ def _cut(name: str, head: int, width: int) -> str:
 def cut_middle(name: str, width: int) -> str:
     """Shorten a name to at most ``width`` characters by cutting its middle."""
     return _cut(name, (width - 1) // 2, width)
-
-
-def folded_name(name: str, width: int) -> str:
-    """Fold a name into lines of at most ``width`` characters, after a space, a + or a slash.
-
-    A word that is longer than a line is broken at the end of the line.
-    """
-    lines, line = [], ""
-    for part in re.split(r"(?<=[ +/])", name):
-        if line and len((line + part).rstrip()) > width:
-            lines.append(line)
-            line = ""
-        line += part
-        while len(line.rstrip()) > width:
-            lines.append(line[:width])
-            line = line[width:]
-    return "\n".join(one.rstrip() for one in [*lines, line])

@@ -5,12 +5,6 @@ from typing import TYPE_CHECKING
 from fairbench.named import lazy_names
 
 if TYPE_CHECKING:
-    from fairbench.results.board import board_json as board_json
-    from fairbench.results.board import chosen as chosen
-    from fairbench.results.board import holds_lines as holds_lines
-    from fairbench.results.board import lines_csv as lines_csv
-    from fairbench.results.board import make_board as make_board
-    from fairbench.results.board import read_stored as read_stored
     from fairbench.results.comparison import compare_sweep as compare_sweep
     from fairbench.results.comparison import contrast_json as contrast_json
     from fairbench.results.comparison import sides_below as sides_below
@@ -38,7 +32,6 @@ if TYPE_CHECKING:
 __getattr__ = lazy_names(
     __name__,
     {
-        "board": "board_json chosen holds_lines lines_csv make_board read_stored",
         "comparison": "compare_sweep contrast_json sides_below",
         "experiments": "old_defaults point_names",
         "intervals": "INTERVALS_FILE",

@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -154,19 +153,6 @@ def begun_run(parent: Path, spec: ExperimentSpec) -> Iterator[Path]:
 def has_begun(path: Path) -> bool:
     """Return whether a run's directory holds records, besides the experiment file and logs."""
     return any(file.suffix != LOG for file in path.glob("*/[!.]*"))
-
-
-def without_logs(path: Path) -> Path | None:
-    """Remove the directory of a run without records, and move its logs to a new folder.
-
-    Return the new folder with the logs, or None if there are no logs.
-    """
-    logs = sorted(path.glob(f"*/[!.]*{LOG}"))
-    kept = Path(mkdtemp(prefix="fairbench-logs-")) if logs else None
-    for log in logs:
-        shutil.move(log, f"{kept}/{log.name}")
-    shutil.rmtree(path)
-    return kept
 
 
 def run_name(spec: ExperimentSpec) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fairbench.figures.style import caption, drawn_to
+from fairbench_papers.style import caption, drawn_to
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from fairbench.errors import RunFailed, UsageError
 from fairbench.hardware.engine_params import releases_from
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.by_class import unfit_for_classes
 from fairbench.schedulers.eviction.registry import eviction_class
 from fairbench.schedulers.registry import local_class
 from fairbench_engines.rank_accounts import ranks_of
+from fairbench_load.by_class import unfit_for_classes
 from fairbench_load.plugin_config import check_function, check_release, installed
 
 # releases of SGLang that the plugin supports, the oldest first

@@ -10,10 +10,8 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from fairbench.core import Request, prompt_tokens
-from fairbench.schedulers.by_class import ByClass
 from fairbench.schedulers.drive import Preempt, Selection, first_candidate, next_candidate
 from fairbench.schedulers.load_cap import step_units
-from fairbench.schedulers.token_pages import prompt_apart
 from fairbench_engines.home import EngineHome, Theirs, Tracked, request_of
 from fairbench_engines.step_times import Decode, PromptPart
 from fairbench_engines.vllm.views import (
@@ -24,9 +22,11 @@ from fairbench_engines.vllm.views import (
     VLLMLiveBatch,
     apart_of,
 )
+from fairbench_load.by_class import ByClass
 from fairbench_load.client_metrics import Ledger
 from fairbench_load.headers import DEFAULT_CLIENT
 from fairbench_load.plugin_config import PluginConfig
+from fairbench_load.token_pages import prompt_apart
 
 # In the state WAITING_FOR_REMOTE_KVS, a KV connector loads the prefix of an admitted request.
 ADMITTED = ("RUNNING", "WAITING_FOR_REMOTE_KVS")

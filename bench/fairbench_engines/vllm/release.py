@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from fairbench.errors import UsageError
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.by_class import unfit_for_classes
 from fairbench_engines.vllm.ranks import check_ranks
+from fairbench_load.by_class import unfit_for_classes
 from fairbench_load.plugin_config import PluginConfig, check_classes, check_release, installed
 
 # releases of vLLM that the plugin supports, the oldest first

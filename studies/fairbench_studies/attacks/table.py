@@ -148,7 +148,7 @@ def draw(rows: Sequence[Row]) -> None:
     # Seaborn is imported here, because the tables need no plotting package.
     from seaborn import heatmap
 
-    from fairbench.figures.style import panels, paper_style, save
+    from fairbench_papers.style import panels, paper_style, save
 
     names = list(dict.fromkeys(row["scheduler"] for row in rows))
     attacks = list(dict.fromkeys(row["attack"] for row in rows))

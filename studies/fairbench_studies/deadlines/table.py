@@ -19,8 +19,8 @@ from typing import Any
 
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.sweep import points, read_sweep
-from fairbench.figures.style import panels, paper_style, save
 from fairbench.results.store import runs_in
+from fairbench_papers.style import panels, paper_style, save
 from fairbench_studies.kit.rows import ROOT, write_rows
 
 SWEEP = ROOT / "results/tables/deadlines.toml"

@@ -15,10 +15,10 @@ from itertools import product
 from typing import Any
 
 from fairbench.config.resolve import resolve
-from fairbench.figures.style import caption, panels, paper_style, save
 from fairbench.report.palette import BLUE, PURPLE, VERMILION
 from fairbench.results.intervals import t_interval
 from fairbench.sim.run import simulate
+from fairbench_papers.style import caption, panels, paper_style, save
 from fairbench_studies.kit.rows import ROOT, Row, extend_rows, read_rows
 from fairbench_studies.kit.table_store import write
 from fairbench_studies.kit.table_text import differs, plus_minus

@@ -15,8 +15,8 @@ from typing import Any
 from fairbench.config.defaults import read_preset
 from fairbench.config.sweep import points, read_sweep, sweep_names, with_axes
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.figures.style import check_drawable, paper_style
 from fairbench.results.comparison import SchedulerResults, compare_sweep
+from fairbench_papers.style import check_drawable, paper_style
 from fairbench_studies.dlpm.fig4 import read_timings
 from fairbench_studies.kit.pictures import write_figure
 

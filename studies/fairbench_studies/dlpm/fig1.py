@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fairbench.figures.style import caption, panels, scheduler_style
 from fairbench.results.comparison import SchedulerResults
+from fairbench_papers.style import caption, panels, scheduler_style
 from fairbench_studies.kit.provenance import provenance
 from fairbench_studies.kit.seeds import value_at
 from fairbench_studies.kit.values import label_on, row_of, setting_of

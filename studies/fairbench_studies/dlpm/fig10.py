@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fairbench.figures.style import caption, panels, scheduler_style
 from fairbench.results.comparison import SchedulerResults
+from fairbench_papers.style import caption, panels, scheduler_style
 from fairbench_studies.kit.provenance import provenance
 from fairbench_studies.kit.values import in_units, plot_rows, row_of, setting_of
 

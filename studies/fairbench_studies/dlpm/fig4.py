@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairbench.errors import DataError
-from fairbench.figures.style import HATCHES, caption, panels
 from fairbench.report.palette import BLUE, GREEN, ORANGE
 from fairbench.results.store import read_json
+from fairbench_papers.style import HATCHES, caption, panels
 from fairbench_studies.kit.rows import read_rows, write_rows
 
 if TYPE_CHECKING:

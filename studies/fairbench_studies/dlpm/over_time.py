@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fairbench.figures.style import caption, client_style, panels
-from fairbench.figures.timeline import client_names, response_times, service_rates
 from fairbench.metrics.records import Floats
 from fairbench.metrics.service import View
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.store import StoredRun
+from fairbench_papers.style import caption, client_style, panels
+from fairbench_papers.timeline import client_names, response_times, service_rates
 from fairbench_studies.kit.provenance import of_first_runs
 from fairbench_studies.kit.values import label_on
 

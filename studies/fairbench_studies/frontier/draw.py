@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from fairbench.figures.style import caption, log_x, log_y, panels, paper_style
+from fairbench_papers.style import caption, log_x, log_y, panels, paper_style
 from fairbench_studies.frontier.compare import Outcomes, Relation, relation
 from fairbench_studies.frontier.frozen import CAPPED, PUBLISHED, TUNED, Configuration, Frozen
 from fairbench_studies.frontier.measures import FAIRNESS, Outcome

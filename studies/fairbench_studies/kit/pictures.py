@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairbench.errors import writing
-from fairbench.figures.style import save_in
+from fairbench_papers.style import save_in
 from fairbench_studies.kit.rows import write_rows
 
 if TYPE_CHECKING:

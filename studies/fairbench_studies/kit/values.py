@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairbench.figures.style import scheduler_style
 from fairbench.results.comparison import SchedulerResults
+from fairbench_papers.style import scheduler_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

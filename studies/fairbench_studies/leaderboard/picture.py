@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairbench.figures.style import paper_style, save
-from fairbench.report.board import LEADER_FROM, RADIUS, Box, free_box
 from fairbench.report.palette import BLUE, GREEN, VERMILION
+from fairbench_papers.board_report import LEADER_FROM, RADIUS, Box, free_box
+from fairbench_papers.style import paper_style, save
 from fairbench_studies.kit.rows import ROOT
 
 if TYPE_CHECKING:

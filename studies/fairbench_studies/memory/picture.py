@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fairbench.figures.style import caption, panels, paper_style, save
 from fairbench.report.palette import BLACK, BLUE, GREEN, ORANGE, VERMILION, Swatch
 from fairbench.results.intervals import t_interval
+from fairbench_papers.style import caption, panels, paper_style, save
 from fairbench_studies.kit.rows import ROOT
 
 FIGURE = ROOT / "plots/memory-share.svg"

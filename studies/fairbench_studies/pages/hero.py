@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairbench.figures.style import log_y, panels, paper_style, save, scheduler_style
+from fairbench_papers.style import log_y, panels, paper_style, save, scheduler_style
 from fairbench_studies.kit.rows import ROOT, Row
 from fairbench_studies.kit.table_store import read
 

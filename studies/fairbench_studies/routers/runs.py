@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from fairbench.config import ExperimentSpec
-from fairbench.figures.style import caption, client_style, log_y, panels, paper_style, save
 from fairbench.sim.ingress import RouterIngresses
 from fairbench.sim.run import Simulation
+from fairbench_papers.style import caption, client_style, log_y, panels, paper_style, save
 from fairbench_studies.routers.cases import INTERVALS_S, SKEWS, Case, case, exchange, name_of
 
 WIDTH_IN, HEIGHT_IN = 8.0, 3.8

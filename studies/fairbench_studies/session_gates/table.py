@@ -16,8 +16,8 @@ from statistics import fmean
 from typing import Any
 
 from fairbench.config.resolve import resolve
-from fairbench.figures.style import panels, paper_style, save
 from fairbench.sim.run import simulate
+from fairbench_papers.style import panels, paper_style, save
 from fairbench_studies.kit.rows import ROOT, TABLES, Row, extend_rows, stored_rows
 from fairbench_studies.kit.table_text import as_markdown, write_tables
 

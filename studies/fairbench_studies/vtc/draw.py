@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from fairbench.figures.style import client_style, panels, paper_style
+from fairbench_papers.style import client_style, panels, paper_style
 from fairbench_studies.kit.pictures import write_figure
 from fairbench_studies.kit.trace import Trace
 from fairbench_studies.vtc.curves import FIGURES, Panel, panels_of, rows

@@ -7,7 +7,7 @@ from collections import deque
 from random import Random
 
 from fairbench.core import Request
-from fairbench.schedulers.token_pages import segments_of
+from fairbench_load.token_pages import segments_of
 
 CLIENTS = 4
 # The lengths in tokens are for trees of thought on the GSM8K data set ([DLPM] Table 2). A prompt is

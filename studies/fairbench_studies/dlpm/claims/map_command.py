@@ -10,8 +10,8 @@ import typer
 
 from fairbench.errors import RunFailed
 from fairbench.execute.tasks import Executor, run_context
-from fairbench.figures.style import check_drawable
 from fairbench.report.progress import shown_progress
+from fairbench_papers.style import check_drawable
 from fairbench_studies.dlpm.claims.map_picture import draw_maps
 from fairbench_studies.dlpm.claims.map_points import (
     MAPPED,

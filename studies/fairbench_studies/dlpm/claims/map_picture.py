@@ -7,8 +7,8 @@ from math import ceil, floor, log10
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairbench.figures.style import caption, log_y, panels, paper_style
 from fairbench.report.palette import SERIES, Swatch
+from fairbench_papers.style import caption, log_y, panels, paper_style
 from fairbench_studies.dlpm.claims.map_axes import AXES, QUANTUM, WORKER_QUANTUM
 from fairbench_studies.dlpm.claims.map_points import Mapped, Reading
 from fairbench_studies.dlpm.claims.map_table import NAME

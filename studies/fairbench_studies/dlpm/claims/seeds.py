@@ -7,10 +7,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from fairbench.figures.timeline import response_times
 from fairbench.metrics.records import Floats
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.store import StoredRun
+from fairbench_papers.timeline import response_times
 from fairbench_studies.kit.seeds import derived
 
 INTERVALS = 40

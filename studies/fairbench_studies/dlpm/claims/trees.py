@@ -11,13 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from fairbench.core import ServiceWeights
-from fairbench.figures.timeline import busy_share, client_names
 from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Floats, Window
 from fairbench.metrics.service import View, window_service
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.run_facts import read_service
 from fairbench.results.store import StoredRun
+from fairbench_papers.timeline import busy_share, client_names
 from fairbench_studies.dlpm.claims.pairs import LENGTH, Pair
 from fairbench_studies.dlpm.claims.places import CALLED, PREBLES, At, by_seed
 from fairbench_studies.dlpm.claims.seeds import Runs, over_seeds, responses

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import product
+from pathlib import Path
 from statistics import quantiles
 from typing import NamedTuple
 
@@ -22,14 +24,22 @@ from fairbench.report.table import (
     MAX_WIDTH,
     cut_middle,
     first_fitting,
-    folded_name,
     plain_table,
     printed,
 )
-from fairbench.results.board import Board, BoardMetric, BoardRow, Fold, Score
 from fairbench.results.comparison import seed_text
 from fairbench.results.intervals import METHOD, Decision
 from fairbench.results.summary import basis
+from fairbench_papers.board import (
+    Board,
+    BoardMetric,
+    BoardRow,
+    Fold,
+    Score,
+    holds_lines,
+    make_board,
+    read_stored,
+)
 
 LAYOUTS = tuple((label, ends) for ends in (True, False) for label in (34, 27, 20))
 MARKS = {Decision.BETTER: "+", Decision.WORSE: "!", None: " "}
@@ -120,6 +130,23 @@ def _rank_table(board: Board, label: int, *, ends: bool) -> Table:
                 cells.append(Text(ends_text(one, metric), style="dim"))
         found.add_row(ranks_text(row, board), Text(folded_name(row.name, label)), *cells)
     return found
+
+
+def folded_name(name: str, width: int) -> str:
+    """Fold a name into lines of at most ``width`` characters, after a space, a + or a slash.
+
+    A word that is longer than a line is broken at the end of the line.
+    """
+    lines, line = [], ""
+    for part in re.split(r"(?<=[ +/])", name):
+        if line and len((line + part).rstrip()) > width:
+            lines.append(line)
+            line = ""
+        line += part
+        while len(line.rstrip()) > width:
+            lines.append(line[:width])
+            line = line[width:]
+    return "\n".join(one.rstrip() for one in [*lines, line])
 
 
 def column_title(board: Board, metric: BoardMetric) -> str:
@@ -241,6 +268,11 @@ FEWEST_FOR_QUARTILES = 8
 # A picture omits values that lie more than three interquartile ranges outside the quartiles.
 FAR = 3.0
 MARKED_AS = {"+": "best", "!": "worst"}
+
+
+def page_of_file(path: Path) -> page.Page | None:
+    """Return the page of a CSV file with the runs of a leaderboard; None for any other file."""
+    return board_page(make_board(read_stored([path]).lines)) if holds_lines(path) else None
 
 
 def board_page(board: Board) -> page.Page:

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairbench.errors import UsageError, unknown_name
-from fairbench.figures.style import (
+from fairbench.metrics.catalogue import CATALOGUE
+from fairbench.metrics.censored_latency import Sample, pooled, samples
+from fairbench.metrics.records import Floats, Window
+from fairbench.report.comparison_table import tail_of
+from fairbench.results.comparison import ComparedRun, SchedulerResults, by_place, seed_text
+from fairbench.results.intervals import METHOD
+from fairbench.results.run_facts import read_tables, stored_facts
+from fairbench.results.summary import bases
+from fairbench.results.sweeps import SweepLine, axes_of
+from fairbench_papers.style import (
     SeriesStyle,
     caption,
     check_drawable,
@@ -20,15 +29,6 @@ from fairbench.figures.style import (
     save_in,
     styles_of,
 )
-from fairbench.metrics.catalogue import CATALOGUE
-from fairbench.metrics.censored_latency import Sample, pooled, samples
-from fairbench.metrics.records import Floats, Window
-from fairbench.report.comparison_table import tail_of
-from fairbench.results.comparison import ComparedRun, SchedulerResults, by_place, seed_text
-from fairbench.results.intervals import METHOD
-from fairbench.results.run_facts import read_tables, stored_facts
-from fairbench.results.summary import bases
-from fairbench.results.sweeps import SweepLine, axes_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

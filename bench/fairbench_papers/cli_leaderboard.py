@@ -10,7 +10,6 @@ import typer
 from typer import Option
 
 from fairbench import report as reporting
-from fairbench import results
 from fairbench.cli.options import DEFAULT_RESULT_DIR
 from fairbench.cli.output import check_report, print_json, show
 
@@ -84,21 +83,22 @@ def leaderboard(
     The command ranks stored runs and makes no new runs. A scheduler that was not run in every
     configuration is listed without a rank.
     """
+    from fairbench_papers.board import board_json, chosen, lines_csv, make_board, read_stored
+    from fairbench_papers.board_report import board_markdown, board_page, board_text
+
     check_report(report)
-    stored = results.read_stored(stores or [DEFAULT_STORE])
-    lines = results.chosen(stored.lines, place or (), row or ())
+    stored = read_stored(stores or [DEFAULT_STORE])
+    lines = chosen(stored.lines, place or (), row or ())
     if output is BoardFormat.CSV:
-        typer.echo(results.lines_csv(lines), nl=False)
+        typer.echo(lines_csv(lines), nl=False)
         if report is None:
             return
-    board = results.make_board(lines, stored.missing, sort=sort, baseline=baseline)
+    board = make_board(lines, stored.missing, sort=sort, baseline=baseline)
     if report is not None:
-        from fairbench.report.board import board_page
-
         reporting.write_page(board_page(board), report)
     if output is BoardFormat.JSON:
-        print_json(results.board_json(board))
+        print_json(board_json(board))
     elif output is BoardFormat.MARKDOWN:
-        typer.echo(reporting.board_markdown(board), nl=False)
+        typer.echo(board_markdown(board), nl=False)
     elif output is BoardFormat.TABLE:
-        show(reporting.board_text, board)
+        show(board_text, board)

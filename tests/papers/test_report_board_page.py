@@ -6,11 +6,18 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.report.board import LETTER_PX, TEXT_PX, Labelled, PlotAxis, board_page, rank_chart
 from fairbench.report.pages.html import as_html
 from fairbench.report.pages.page import Figure
-from fairbench.report.table import folded_name
-from fairbench.results.board import BoardLine, make_board
+from fairbench_papers.board import BoardLine, make_board
+from fairbench_papers.board_report import (
+    LETTER_PX,
+    TEXT_PX,
+    Labelled,
+    PlotAxis,
+    board_page,
+    folded_name,
+    rank_chart,
+)
 from tests.strategies import examples
 
 RATE, SHARE, P95 = "service_rate_tok_s", "min_entitlement_best_ratio", "victim_p95_s"

@@ -12,8 +12,10 @@ from fairbench.config.sweep import make_sweep, points
 from fairbench.errors import DataError, UsageError
 from fairbench.metrics.catalogue import CATALOGUE
 from fairbench.metrics.metric import Better
-from fairbench.report.board import board_markdown, board_text
-from fairbench.results.board import (
+from fairbench.results.intervals import Decision, difference
+from fairbench.results.store import SweepStore
+from fairbench.results.summary import Value
+from fairbench_papers.board import (
     NO_RATIO,
     BoardLine,
     Fold,
@@ -27,9 +29,7 @@ from fairbench.results.board import (
     read_stored,
     score,
 )
-from fairbench.results.intervals import Decision, difference
-from fairbench.results.store import SweepStore
-from fairbench.results.summary import Value
+from fairbench_papers.board_report import board_markdown, board_text
 from tests.gate.gate_helpers import store
 from tests.strategies import examples
 

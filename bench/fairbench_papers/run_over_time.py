@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairbench.figures.style import caption, check_drawable, paper_style
-from fairbench.figures.timeline import response_times, service_rates
 from fairbench.metrics.service import View
 from fairbench.results.store import StoredRun
 from fairbench.results.summary import basis, scheduler_name
+from fairbench_papers.style import caption, check_drawable, paper_style
+from fairbench_papers.timeline import response_times, service_rates
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fairbench.core import prompt_tokens
 from fairbench.schedulers.location_tree import LocationNode, LocationTree
 from fairbench.schedulers.prefix_tree import truncate
-from fairbench.schedulers.token_pages import segments_of
+from fairbench_load.token_pages import segments_of
 
 BORDERS = [0, 7, 8, 9, 255, 256, 257, 271, 272, 511, 512, 513, 2048, 5000]
 LENGTHS = st.integers(0, 70) | st.sampled_from(BORDERS)

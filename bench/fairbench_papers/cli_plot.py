@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from fairbench import figures, results
+from fairbench import results
 from fairbench.cli.options import DEFAULT_RESULT_DIR
 from fairbench.config.parse_flags import split_commas
 from fairbench.doors import STUDY_GROUP, through
@@ -131,16 +131,19 @@ def _plot_own(
 ) -> None:
     if table is not None and table.suffix != ".tex":
         raise UsageError(f"--table {table}: must end in .tex")
+    from fairbench_papers.compared import write_pictures
+    from fairbench_papers.latex import latex_table
+
     cells = results.sides_below(folder)
     # Write the table before the figures, because only the figures need a drawing library.
     if table is not None:
-        text = figures.latex_table(cells, columns)
+        text = latex_table(cells, columns)
         with writing(table, "--table"):
             if table.parent == output_dir:
                 output_dir.mkdir(parents=True, exist_ok=True)
             results.write_text(table, text)
         typer.echo(table)
-    for path in figures.write_pictures(cells, output_dir, folder.resolve().name, suffixes):
+    for path in write_pictures(cells, output_dir, folder.resolve().name, suffixes):
         typer.echo(path)
 
 
@@ -149,10 +152,12 @@ def read_formats(text: str) -> list[str]:
 
     Raises UsageError for a picture format that fairbench cannot write.
     """
+    from fairbench_papers.style import FORMATS
+
     found = split_commas("--format", text)
     for one in found:
-        if one not in figures.FORMATS:
-            raise unknown_name("--format", one, figures.FORMATS)
+        if one not in FORMATS:
+            raise unknown_name("--format", one, FORMATS)
     return found
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fairbench.figures.timeline import busy_share, client_names, response_times, service_rates
 from fairbench.metrics.service import View
+from fairbench_papers.timeline import busy_share, client_names, response_times, service_rates
 from tests.figure_helpers import stored_run
 
 NEVER = float("nan")

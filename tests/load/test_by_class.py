@@ -3,10 +3,10 @@
 import pytest
 
 from fairbench.core import Request
-from fairbench.schedulers.by_class import MAX_CLASSES, ByClass, ClassBatch, unfit_for_classes
 from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.registry import build_local
 from fairbench.schedulers.views import ListView, NothingRunning, Running
+from fairbench_load.by_class import MAX_CLASSES, ByClass, ClassBatch, unfit_for_classes
 
 
 class Queue:

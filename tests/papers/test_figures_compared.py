@@ -5,10 +5,10 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import UsageError
-from fairbench.figures.comparison import drawn
-from fairbench.figures.latex import COLUMN_PT, EM_PT, GAP_PT, SMALL_EM_PT, latex_table
-from fairbench.figures.style import caption, panels, save
 from fairbench.results.comparison import SchedulerResults, sides_below
+from fairbench_papers.compared import drawn
+from fairbench_papers.latex import COLUMN_PT, EM_PT, GAP_PT, SMALL_EM_PT, latex_table
+from fairbench_papers.style import caption, panels, save
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_a_table_marks_demand_limited_values_without_drawing(runs, tmp_path, mon
     assert r" $\sim$} \\" in latex_table(cells)
     assert "% sim: Queues were empty for more than 5%" in latex_table(cells)
     assert r"% Needs \usepackage{booktabs}." in latex_table(cells).splitlines()
-    monkeypatch.setattr("fairbench.figures.style.find_spec", lambda _: None)
+    monkeypatch.setattr("fairbench_papers.style.find_spec", lambda _: None)
     table = tmp_path / "t.tex"
     done = CliRunner().invoke(app, ["plot", str(runs), "--table", str(table)])
     assert done.exit_code == 2

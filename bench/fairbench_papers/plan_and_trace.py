@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairbench.errors import printable
-from fairbench.figures.style import caption, client_style, drawn_to, scheduler_style
 from fairbench.files.times import ClockTime
 from fairbench.report.pages.chart import time_axis
 from fairbench.report.palette import SERIES
 from fairbench.workloads.traces.table import TraceTable
+from fairbench_papers.style import caption, client_style, drawn_to, scheduler_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
