@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import fairbench
-from fairbench.metrics.records import Requests, Window
+from fairbench.metrics.records import Window
 from fairbench.metrics.tables import Memory
 from fairbench.metrics.totals import evicted_tokens, held_token_s
 from fairbench.report.result_lines import memory_lines
 from fairbench.results.store import save_run
 from fairbench.scoring.summary import score_run
-from fairbench.sim.run import hit_rates_alone, simulate
+from fairbench.sim.run import hit_rates_alone, simulate, simulate_tables
 from tests.invariants import assert_same_records
 from tests.sim.sim_helpers import small_spec
 
@@ -91,8 +91,8 @@ def test_the_isolated_hit_rate_is_that_of_a_run_alone_on_the_share_of_the_pool(s
             assert note.startswith("the client alone")
 
 
-def test_the_pool_of_a_client_alone_is_in_proportion_to_its_weight(spec, result):
-    requests = Requests.from_columns(result.requests)
+def test_the_pool_of_a_client_alone_is_in_proportion_to_its_weight(spec):
+    requests = simulate_tables(spec).tables.requests
     first, second, *_ = spec.client_plans()
     pools = {}
 
