@@ -341,6 +341,11 @@ def drive_sharded(
     with Journal(folder):
         pass
     merge(folder, target.time_scale)
+    return joined_result(results)
+
+
+def joined_result(results: Sequence[DriveResult]) -> DriveResult:
+    """Return the result of a run from the results of its drivers."""
     return DriveResult(
         complete=all(result.complete for result in results),
         end_s=max(result.end_s for result in results),

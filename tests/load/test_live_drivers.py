@@ -21,7 +21,15 @@ from fairbench_load.backends.base import LiveOptions
 from fairbench_load.backends.workers import check_live
 from fairbench_load.driver.drive import DriveResult, drive
 from fairbench_load.driver.target import DriverTarget
-from fairbench_load.drivers import Driver, ReadClock, Team, Written, drive_sharded, serve
+from fairbench_load.drivers import (
+    Driver,
+    ReadClock,
+    Team,
+    Written,
+    drive_sharded,
+    joined_result,
+    serve,
+)
 from fairbench_load.far_drivers import LocalCrew
 from fairbench_load.records import (
     CLOCK_FILE,
@@ -222,6 +230,13 @@ def test_losing_a_driver_before_its_last_report_ends_the_run(tmp_path, nodes):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_run_ends_with_its_last_driver(order):
+    early = DriveResult(complete=True, end_s=2.5, last_arrival_s=2.2)
+    late = DriveResult(complete=False, end_s=3.0, last_arrival_s=2.0)
+    assert joined_result([early, late][::order]) == DriveResult(False, 3.0, 2.2)
+
+
 def test_users_in_a_closed_loop_think_from_the_start(tmp_path, monkeypatch):
     """Thinking starts at the common start, not at the slightly earlier message to the driver."""
     asked = []

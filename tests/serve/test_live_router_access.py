@@ -183,6 +183,8 @@ def test_another_quota_holds_immediately_and_debts_stay():
     at.ask()
     at.serve(0, Charge(6_000, 0))
     assert at.ask() == 60  # 420 tokens and not 540
+    at.quotas.replace_limits({"ann": Quota(tokens=5_000)})
+    assert at.ask() == 12  # 1,000 of 5,000 tokens a minute are still owed
     at.quotas.replace_limits({"ann": Quota(tokens=6_001)})
     assert at.ask() == 0
     at.quotas.replace_limits({})
