@@ -92,7 +92,7 @@ def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Interval
     return queue[first], Intervals(start[first], reach[last])
 
 
-# A run is below saturation if no request waits for more than 5% of the window.
+# A run is below saturation if the queue is empty for more than 5% of the window.
 DEMAND_LIMITED_ABOVE = 0.05
 
 

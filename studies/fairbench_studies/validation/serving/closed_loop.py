@@ -14,8 +14,8 @@ from fairbench.engine.clock import ARRIVE, Clock
 from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.metrics.records import Floats
 
-# A client sends its next request ``NEXT_REQUEST_MS`` after an answer. This pause is the median in
-# the run sglang-a100-fixed-c1-run1.
+# A client sends its next request ``NEXT_REQUEST_MS`` after an answer, the median pause in the run
+# sglang-a100-fixed-c1-run1.
 NEXT_REQUEST_MS = 1.1
 # Closed-loop load generators count the tokens of each answered prompt in their event loop, and read
 # and send nothing while they count. The times of counting were fitted to the gaps between requests
