@@ -183,8 +183,8 @@ class Overlaps:
         """
         begun = np.searchsorted(self._times, others.start, "right")
         over = np.searchsorted(self._times, others.end, "left")
-        # The rows that overlap with an interval are consecutive. The first one ends after the
-        # interval's start, and the last one starts before the interval's end.
+        # The rows that overlap with an interval are consecutive. The first overlapping row ends
+        # after the interval's start, and the last overlapping row starts before the interval's end.
         low = np.searchsorted(self._ends, self._keys(client, begun[row]))
         high = np.searchsorted(self._starts, self._keys(client, over[row]))
         return spread(low, np.maximum(0, high - low))

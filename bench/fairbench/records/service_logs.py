@@ -47,7 +47,7 @@ def _uncached(record: Record) -> bool:
 
 # LiteLLM's standard payload (docs.litellm.ai, "StandardLoggingPayload Specification") and its table
 # LiteLLM_SpendLogs name the client in columns that are tried in order: end user, user, team, key.
-# The user ``default_user_id`` means an unknown client.
+# LiteLLM's user ``default_user_id`` means that the client is unknown.
 LITELLM = Layout(
     "litellm",
     has_all("startTime", "endTime", "prompt_tokens", "completion_tokens", "call_type"),

@@ -13,7 +13,8 @@ from fairbench.report.numbers import latency, number, percent, whole, written
 from fairbench.report.result_lines import ALL_SERVED, is_mostly_empty, is_of_failures, time_to
 from fairbench.results.store import Summary
 
-EQUAL = 0.01  # Allocations with a smaller difference in Jain's index count as equally even.
+# Allocations count as equally even if their Jain's indices differ by at most ``EQUAL``.
+EQUAL = 0.01
 CLEAR = 0.95  # A client counts as fairly served above this fraction of its fair share.
 
 

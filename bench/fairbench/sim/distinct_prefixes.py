@@ -19,7 +19,8 @@ An output has five fields: the last tree node of its prompt, the number of this 
 prompt, the output's length in tokens, the prompt's number, and the prompt itself (empty if it was
 dropped to save memory).
 """
-# If a prompt has more segments than ``LONG``, the earlier prompt that it extends is dropped.
+# If a prompt with more than ``LONG`` segments extends an earlier prompt, ``Answers`` drops the
+# earlier prompt to save memory.
 LONG = 64
 
 
