@@ -300,7 +300,7 @@ class ChatApi(Api):
     def call_of(self, reader: BodyReader) -> Call:
         body, ids = reader.body, reader.chat_ids()
         # If both fields limit the output, the larger one counts, because engines prefer different
-        # fields. In SGLang, a limit of 0 means no limit on the output.
+        # fields. ``or None`` is needed because a limit of 0 means unlimited output in SGLang.
         most = max(body.max_completion_tokens or 0, body.max_tokens or 0) or None
         is_long = body.ignore_eos or body.logit_bias or (body.min_tokens or 0) > MOST_RESERVED
         if most is None and is_long:

@@ -25,8 +25,8 @@ COUNTS = (
     *("reasoning_tokens", "total_tokens", "block_size"),
 )
 LABELS = ("client", "session", "request_id")
-FIRST = ("first_token", "ttft")  # These fields tell when the first token of an answer arrived.
-LAST = ("end", "latency", "itls")  # These fields tell when the last token of an answer arrived.
+FIRST = ("first_token", "ttft")  # fields that state when the first token arrived
+LAST = ("end", "latency", "itls")  # fields that state when the last token arrived
 
 # A field's usual column names are listed best first, in the form that ``plain`` returns.
 NAMES: Mapping[str, tuple[str, ...]] = {

@@ -53,7 +53,8 @@ class DistinctPrefixes:
         nodes, lengths = self._nodes, self._lengths
         parent = used = missing = 0
         rest = prompt
-        # Most prompts consist of an earlier prompt, its output, and one more segment.
+        # Most prompts consist of an earlier prompt, its output, and one more segment, so the search
+        # can begin at the end of the earlier prompt.
         if len(prompt) > 2:
             before = answers.get(prompt[-2][0])
             if before is not None and before[4] == prompt[:-2]:
