@@ -118,7 +118,8 @@ def choose_from(given: str, names: Sequence[str]) -> str:
 
 
 # GitHub Actions runs ``::error::text`` at the start of a line, and ``##[error]`` anywhere, as a
-# command. A client's name that contains such a text could run a command when it is printed.
+# command. Printing a client's name that contains ``::error::`` or ``##[error]`` could therefore run
+# a command.
 _COMMAND = re.compile(r"(?<!\S)::(?=.*?::)|##(?=\[)")
 
 

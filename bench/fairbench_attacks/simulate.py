@@ -21,7 +21,7 @@ from fairbench.workloads.plan import ClientPlan, expected_programs, program_stre
 from fairbench.workloads.programs.base import Job
 from fairbench_attacks.measure import Seen, combined, harm, measure
 
-SAMPLE = 32  # number of programs from which the mean size of a program is estimated
+SAMPLE = 32  # number of sampled programs, whose mean estimates the size of a program
 
 
 def tokens_per_hour(spec: ExperimentSpec) -> float:

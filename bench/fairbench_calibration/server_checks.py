@@ -39,11 +39,11 @@ PAUSE_S = 0.2  # seconds that a client pauses between requests or after a failed
 # running requests is unknown, and never more than ``MOST_FLOOD``.
 UNKNOWN_FLOOD, MOST_FLOOD = 64, 512
 OVERFILL = 3  # ratio of the flood's requests in flight to the requests that the server can run
-# The flood counts as waiting if its mean time to first token exceeds ``WAITS`` times the mean that
-# the well-behaved client has without the flood.
+# The heavy client counts as waiting if its mean time to first token (TTFT) exceeds ``WAITS``
+# times the well-behaved client's mean TTFT without the flood.
 WAITS = 2.0
-# The well-behaved client counts as delayed if its mean time to first token exceeds ``SPARED`` times
-# the flood's mean.
+# The well-behaved client counts as delayed if its mean TTFT exceeds ``SPARED`` times the heavy
+# client's mean TTFT.
 SPARED = 0.5
 ROUTER = "fairbench_router_info"
 

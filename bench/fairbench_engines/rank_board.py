@@ -17,7 +17,8 @@ NAME_BYTES = 64 * SLOTS
 # bits of a client's state: RUNS if the client has requests at the rank, WAITS if any is queued
 RUNS, WAITS = 1, 2
 # Each column of the board has a name, a type and a number of entries. ``ends`` holds the byte
-# offsets in ``names`` at which clients' names end. The file is sparse: unused slots take no memory.
+# offsets in ``names`` at which clients' names end. The board's file is sparse: unused slots take no
+# memory.
 COLUMNS = (
     *(("clients", "i8", 1), ("version", "i8", 1), ("told_s", "f8", 1)),
     *(("charged", "f8", SLOTS), ("raised", "f8", SLOTS), ("waived", "f8", SLOTS)),

@@ -59,7 +59,7 @@ def work(sent_files: bytes, pickled: bytes, index: int, started: Any) -> bytes:
     unpacked: SentFiles = pickle.loads(sent_files)
     unpacked.check(platform.node())
     task = pickle.loads(pickled)
-    # ``ray.get`` would let another task use the CPU core of this task during the wait.
+    # ``ray.get`` would free this task's CPU core for another task during the wait.
     if not started.begin.remote(index).future().result():
         return b""
     interrupted = Interruption()

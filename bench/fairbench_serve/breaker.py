@@ -48,7 +48,8 @@ class Breakers:
 
     def __init__(self, workers: int, now_s: Callable[[], float]) -> None:
         self._states = {worker: _State() for worker in range(workers)}
-        # time in seconds at which each worker last served each client, in ascending order
+        # ``_served_s`` maps (worker, client) to the time in seconds at which the worker last served
+        # the client, the earliest time first.
         self._served_s: dict[tuple[int, str], float] = {}
         self._now_s = now_s
 

@@ -300,9 +300,8 @@ class ChatApi(Api):
 
     def call_of(self, reader: BodyReader) -> Call:
         body, ids = reader.body, reader.chat_ids()
-        # If ``max_completion_tokens`` and ``max_tokens`` are both set, the larger limit counts,
-        # because engines differ in which of these fields they use. In SGLang, a limit of 0 means no
-        # limit on the output.
+        # If both fields limit the output, the larger one counts, because engines prefer different
+        # fields. ``or None`` is needed because a limit of 0 means unlimited output in SGLang.
         most = max(body.max_completion_tokens or 0, body.max_tokens or 0) or None
         is_long = body.ignore_eos or body.logit_bias or (body.min_tokens or 0) > MOST_RESERVED
         if most is None and is_long:

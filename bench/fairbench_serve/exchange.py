@@ -254,7 +254,7 @@ def _returned(answer: ClientResponse) -> dict[str, str]:
 def _reason_of(error: Exception) -> AttemptFailure:
     if isinstance(error, ClientConnectorError | ServerTimeoutError):
         return AttemptFailure.UNREACHED
-    # A closed connection is STALE; invalid data, the only other case, is BROKE.
+    # ``STALE`` means a closed connection. ``BROKE`` means invalid data, the only other error.
     return (
         AttemptFailure.STALE
         if isinstance(error, ClientConnectionError | OSError)

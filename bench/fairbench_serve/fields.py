@@ -541,7 +541,7 @@ class _Walk:
     def _follow(self, name: str, target: Any, place: _Place) -> None:
         """Check all possible targets of a reference, because the schema's root is unknown."""
         if target == "#":
-            return  # grammars support "#", a reference to the whole schema
+            return  # allowed: grammars support "#", a reference to the whole schema
         path = str(target).split("/")
         if len(path) != 3 or path[0] != "#" or path[1] not in _DEFINITIONS:
             raise bad_request(

@@ -38,8 +38,8 @@ MEDIA = (None, "GPU")
 Key = tuple[int | None, BlockHash]  # a block's group of layers, and the block's hash
 
 
-# maximum number of tokens in a run (successive cache blocks). The router keeps the token ids of a
-# run in memory while any block of the run is cached.
+# maximum number of tokens in a run of successive cache blocks. The router keeps the token ids of a
+# run of cache blocks in memory while any of these blocks is cached.
 RUN_TOKENS = 256
 
 

@@ -110,8 +110,8 @@ class Proxy:
         sent = self._headers(http)
         traces = self.traces if api.generates else NO_TRACES
         with traces.request(api.path, sent) as trace:
-            # The body, which may also name the client, has not been read yet. With API keys, the
-            # body of a request with an unknown key is never read.
+            # Find the client without the body, which has not been read yet. With API keys,
+            # fairbench never reads the body of a request with an unknown key.
             known = client_of(http.headers, None, self.access.keys)
             if self.access.keys is not None:
                 trace.client = known

@@ -52,7 +52,7 @@ def reproduce(
     ] = DEFAULT_RESULT_DIR,
     on_map: Annotated[
         bool,
-        Option("--map", help="If FIGURE is claims, only map the settings at which claims hold."),
+        Option("--map", help="If FIGURE is claims, only show at which settings claims hold."),
     ] = False,
     preset: Annotated[
         str | None,

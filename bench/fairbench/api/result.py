@@ -65,7 +65,7 @@ def html_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[
 
 
 def _html_cell(value: object) -> str:
-    if isinstance(value, Mapping):  # The value is a mean over seeds with its confidence interval.
+    if isinstance(value, Mapping):  # ``value`` is a mean over seeds with its confidence interval.
         low, high = value.get("low"), value.get("high")
         mean = number(value.get("mean"))
         text = mean if low is None else f"{mean} [{number(low)}, {number(high)}]"

@@ -34,7 +34,7 @@ from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import workload_names
 
 ALWAYS_STORED = ("router", "local", "warmup_s", "settings", "max_drain_s", "clients", "burstiness")
-# The values of the keys ``IMPLIED`` follow from other keys, so the user never chose them.
+# The values of the keys ``IMPLIED`` follow from other keys, so the user never chose these values.
 IMPLIED = frozenset(
     {"gpu", "model", "engine", "clients", "duration_s", "warmup_s", "max_drain_s", "weights"}
 )

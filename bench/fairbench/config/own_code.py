@@ -14,7 +14,7 @@ from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.schedulers.registry import locals_by_name
 
 OWN_POLICIES = {"sglang": get_args(SGLangPolicy), "vllm": ("fcfs", "priority")}
-# SGLang's eviction policy ``tlru`` is left out, because it needs parameters.
+# ``OWN_EVICTIONS`` omits SGLang's eviction policy ``tlru``, because ``tlru`` needs parameters.
 OWN_EVICTIONS = {
     "sglang": ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru"),
     "vllm": ("lru",),

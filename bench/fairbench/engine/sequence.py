@@ -159,7 +159,8 @@ class HostMemory:
     capacity: int
     token_ps: int
     used: int = 0
-    # ``copied`` counts the tokens copied in either direction since the last call of ``delay_ps``.
+    # ``copied`` counts the tokens copied between GPU and CPU memory since the last call of
+    # ``delay_ps``.
     copied: int = 0
 
     def fits_copy(self, tokens: int) -> bool:

@@ -477,7 +477,8 @@ class Admission:
             limit = limit if most is None else min(limit, most)
         tokens = min(left, limit)
         self._commit(sequence, tokens, 0, first=False, last=tokens == left)
-        # The admission pass goes on after a chunk; the next candidate's memory test may end it.
+        # The admission pass goes on after this chunk, until a later candidate does not fit into
+        # memory.
         self.out_of_memory = False
 
     def _commit(

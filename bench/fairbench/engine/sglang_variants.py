@@ -29,8 +29,8 @@ class OlderSGLangReplica(SGLangReplica):
     __slots__ = ()
 
     def _start(self) -> bool:
-        # ``_start_decode`` removes finished requests. If no request remains in the batch, another
-        # admission pass follows.
+        # ``_start_decode`` removes finished requests. If no request remains in the batch, the
+        # method ``_start`` of the base class runs another admission pass.
         if not self._kept:
             return super()._start()
         return self._start_prefill() or self._start_decode() or super()._start()

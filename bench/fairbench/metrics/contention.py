@@ -236,7 +236,7 @@ def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
     """Return the intervals in which calls were queued, and in which they were in progress."""
     horizon_s = facts.horizon_s
     columns = requests.to_columns()
-    columns.pop("routed_s", None)  # Waits at the router and at a worker are one wait.
+    columns.pop("routed_s", None)  # Count waits at router and worker as one wait.
     # A call that no worker has received is waiting, too, and is counted at worker 0.
     columns["worker"] = np.maximum(0, requests.worker)
     queued = waits(Requests.from_columns(columns), horizon_s)

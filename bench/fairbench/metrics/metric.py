@@ -139,7 +139,7 @@ class Column(NamedTuple):
         return self.heading.replace("\n", " ")
 
 
-# Definitions of metrics use short names for members of the enums.
+# short names of enum members, for the definitions of metrics
 MORE, LESS = Better.MORE, Better.LESS
 CLIENT, BOTH = Of.CLIENT, Of.BOTH
 COUNT = Kind.COUNT

@@ -33,7 +33,7 @@ def hit_rates(requests: Requests, clients: int) -> list[float]:
     """Return each client's cache hit rate, or NaN for a client without an admitted request."""
     admitted = ~np.isnan(requests.admitted_s)
     client = requests.client[admitted]
-    cached, extended = (  # these sums of whole numbers are exact
+    cached, extended = (  # float sums of whole numbers are exact
         np.bincount(client, weights=tokens[admitted], minlength=clients).tolist()
         for tokens in (requests.cached_tokens, requests.extend_tokens)
     )

@@ -100,8 +100,8 @@ def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
 # of all waits. This percentile rises with prompt lengths, so long prefills alone are not long
 # waits.
 LONG_S, LONGER, SHORTEST = 2.0, 3.0, 5
-# In an overload, at least ``LEAST_LATE`` requests have a long wait, and at least half of the
-# clients are delayed. At least half of a delayed client's requests have a long wait.
+# A period is an overload if at least ``LEAST_LATE`` requests have a long wait, and at least half of
+# the clients are delayed. A client is delayed if at least half of its requests have a long wait.
 LEAST_LATE, MOSTLY = 20, 0.5
 
 

@@ -93,7 +93,7 @@ def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Interval
     return queue[first], Intervals(start[first], reach[last])
 
 
-# A run is below saturation if no request waits for more than 5% of the window.
+# A run is below saturation if the queue is empty for more than 5% of the window.
 DEMAND_LIMITED_ABOVE = 0.05
 
 
@@ -184,8 +184,8 @@ class Overlaps:
         """
         begun = np.searchsorted(self._times, others.start, "right")
         over = np.searchsorted(self._times, others.end, "left")
-        # The rows that overlap with an interval are consecutive. The first one ends after the
-        # interval's start, and the last one starts before the interval's end.
+        # The rows that overlap with an interval are consecutive. The first overlapping row ends
+        # after the interval's start, and the last overlapping row starts before the interval's end.
         low = np.searchsorted(self._ends, self._keys(client, begun[row]))
         high = np.searchsorted(self._starts, self._keys(client, over[row]))
         return spread(low, np.maximum(0, high - low))

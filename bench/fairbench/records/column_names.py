@@ -25,8 +25,8 @@ COUNTS = (
     *("reasoning_tokens", "total_tokens", "block_size"),
 )
 LABELS = ("client", "session", "request_id")
-FIRST = ("first_token", "ttft")  # fields that give the arrival time of an answer's first token
-LAST = ("end", "latency", "itls")  # fields that give the arrival time of an answer's last token
+FIRST = ("first_token", "ttft")  # fields that state when the first token arrived
+LAST = ("end", "latency", "itls")  # fields that state when the last token arrived
 
 # A field's usual column names are listed best first, in the form that ``plain`` returns.
 NAMES: Mapping[str, tuple[str, ...]] = {

@@ -168,7 +168,7 @@ def _answers(record: Record, where: str) -> Iterator[Object]:
         texts = [one.get("content") or "" for one in messages]
         answers = [n for n, one in enumerate(messages) if one["role"] == "assistant"]
         if not messages or answers[-1:] != [len(messages) - 1]:
-            answers.append(len(messages))  # The last user message has no answer.
+            answers.append(len(messages))  # The unanswered last message becomes a request, too.
         for at in answers:
             yield {
                 **facts,

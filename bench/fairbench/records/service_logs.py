@@ -46,8 +46,8 @@ def _uncached(record: Record) -> bool:
 
 
 # LiteLLM's standard payload (docs.litellm.ai, "StandardLoggingPayload Specification") and its table
-# LiteLLM_SpendLogs may name the client in several columns. fairbench reads the first non-empty
-# column of end user, user, team and key. The user ``default_user_id`` means an unknown client.
+# LiteLLM_SpendLogs name the client in columns that are tried in order: end user, user, team, key.
+# LiteLLM's user ``default_user_id`` means that the client is unknown.
 LITELLM = Layout(
     "litellm",
     has_all("startTime", "endTime", "prompt_tokens", "completion_tokens", "call_type"),

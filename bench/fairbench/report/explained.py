@@ -19,7 +19,8 @@ from fairbench.report.result_lines import (
 )
 from fairbench.results.store import Summary
 
-EQUAL = 0.01  # Allocations with a smaller difference in Jain's index count as equally even.
+# Allocations count as equally even if their Jain's indices differ by at most ``EQUAL``.
+EQUAL = 0.01
 CLEAR = 0.95  # A client counts as fairly served above this fraction of its fair share.
 
 

@@ -29,7 +29,7 @@ SCHEDULER_KEYS = frozenset(
     | {"eviction", "memory_records", "engine_code", "charge_pass"}
 )
 OWN_POLICY = "schedule_policy"  # This key of ``backend`` holds the engine's scheduling policy.
-# Settings of the engine belong to an experiment's configuration, not to its scheduler.
+# The keys ``OF_THE_PLACE`` describe the engine and the cluster, not the scheduler.
 OF_THE_PLACE = frozenset({"engine", "vllm", "lightllm", DISAGGREGATION})
 # The keys ``OF_THE_REPORT`` only change how an experiment is reported.
 OF_THE_REPORT = frozenset({"tag", "percentiles", "preset", GIVEN})

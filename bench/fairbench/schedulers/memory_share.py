@@ -86,8 +86,9 @@ class MemoryShare:
         self._name_of = name_of
         self._waiting: WaitingView
         self._count = 0
-        # ``_promised`` counts the tokens of admitted prompts that have no memory yet. ``_will_pin``
-        # maps each client to its pinned tokens plus its tokens in ``_promised``.
+        # ``_promised`` counts the tokens of admitted prompts for which no memory is allocated yet.
+        # ``_will_pin`` maps each client to its pinned tokens plus the client's part of
+        # ``_promised``.
         self._promised = 0
         self._will_pin: dict[str, float] = {}
         self._demands: dict[Request, PromptTokens] = {}

@@ -52,7 +52,8 @@ class InFlightLimit:
 
     def _begin(self) -> None:
         if self._beginning:
-            # A program that is refused at its start ends during the loop in ``_begin``.
+            # A refused program ends within the loop below; the running loop then starts the next
+            # program.
             return
         self._beginning = True
         while self._waiting and self._running < self._most:

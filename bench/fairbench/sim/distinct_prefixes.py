@@ -19,7 +19,8 @@ An output has five fields: the last tree node of its prompt, the number of this 
 prompt, the output's length in tokens, the prompt's number, and the prompt itself (empty if it was
 dropped to save memory).
 """
-# If a prompt has more segments than ``LONG``, the earlier prompt that it extends is dropped.
+# If a prompt with more than ``LONG`` segments extends an earlier prompt, ``Answers`` drops the
+# earlier prompt to save memory.
 LONG = 64
 
 
@@ -52,7 +53,8 @@ class DistinctPrefixes:
         nodes, lengths = self._nodes, self._lengths
         parent = used = missing = 0
         rest = prompt
-        # Most prompts consist of an earlier prompt, its output, and one more segment.
+        # Most prompts consist of an earlier prompt, its output, and one more segment, so the search
+        # can begin at the end of the earlier prompt.
         if len(prompt) > 2:
             before = answers.get(prompt[-2][0])
             if before is not None and before[4] == prompt[:-2]:

@@ -315,7 +315,7 @@ class Simulation:
 
     def _parts(self, index: int) -> WorkerParts:
         spec = self.spec
-        # A scheduling policy of the engine's real code is not a scheduler of fairbench.
+        # If a policy of the engine's real code decides, fairbench's ``fcfs`` is only a placeholder.
         is_ours = spec.engine_code is None or is_plugged_in(spec.local, spec.engine)
         local = build_local(spec.local if is_ours else "fcfs", spec.settings)
         draws = stream(self.spec.seed, f"scheduler/{index}")

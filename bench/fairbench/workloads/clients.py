@@ -206,7 +206,7 @@ def _with_disguise(plan: ClientPlan, wrong: Misbehaving, plans: Sequence[ClientP
         )
     if wrong.in_flight and wrong.reaction:
         raise UsageError(
-            "misbehaving: in_flight and reaction both set the start of a program: give only "
+            "misbehaving: in_flight and reaction both set the start of a program; give only "
             "one of them"
         )
     if disguised:

@@ -160,7 +160,7 @@ def _arrival_stream(plan: ClientPlan, seed: int) -> random.Random:
 
 
 # A user waits at least 10 ms between two programs, so that a user whose programs are refused does
-# not start programs without end.
+# not start programs in an endless loop.
 LEAST_GAP_S = 0.01
 
 

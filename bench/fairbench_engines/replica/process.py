@@ -66,7 +66,7 @@ class EngineProcess:
     ) -> None:
         self._named, self._engine, self._supported = named, engine, supported
         self.version = ""  # the engine's release, set by ``source``
-        self._changed = 0  # number of changed files of the engine, set by ``source``
+        self._changed = 0  # number of edited engine files, set by ``source``
         self._is_answered = True  # whether the last message was answered
         python = python_of(named)
         # Through this pair of sockets, ``add`` sends the process a socket for each new replica.

@@ -70,7 +70,7 @@ class RemoteReplica(RealReplica):
 
     def settle(self) -> None:
         if is_ahead := bool(self._channel.unanswered):
-            self._channel.receive()  # result of an iteration that the run does not finish
+            self._channel.receive()  # drop the result of an iteration that the run's end cut off
         self._outputs = dict(self._channel.ask("produced", is_ahead))
         super().settle()
 

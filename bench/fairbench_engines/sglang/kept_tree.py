@@ -26,7 +26,7 @@ BATCH_MODULE = "sglang.srt.managers.schedule_batch"
 RADIX_MODULE = "sglang.srt.mem_cache.radix_cache"
 UNIFIED_MODULE = "sglang.srt.mem_cache.unified_radix_cache"
 PARAMS_MODULE = "sglang.srt.mem_cache.base_prefix_cache"
-# The key of a tree position consists of its depth and of this many tokens before it.
+# A tree position is identified by its depth and by the ``KNOWN_BY`` tokens before the position.
 KNOWN_BY = 32
 
 

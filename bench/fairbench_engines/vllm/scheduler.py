@@ -192,7 +192,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         return {what: self.home.ledger.total(what) for what in COUNTED}
 
 
-# name of the scheduler class in commands that start servers
+# Commands that start vLLM servers name the scheduler class ``FairScheduler``.
 FairScheduler = VLLMScheduler
 
 

@@ -22,7 +22,7 @@ RELEASE = "vllm==0.32.0"
 # The flags ``POOL_FLAGS`` of vLLM override the fraction of GPU memory for the KV cache.
 POOL_FLAGS = ("--num-gpu-blocks-override", "--kv-cache-memory-bytes")
 # vLLM listens at its KV event address if the address contains "*" or is an IPC address. An IPC name
-# that starts with "@" creates no file.
+# that starts with "@" is an abstract socket, which creates no file.
 KV_EVENTS = "ipc://@fairbench-{port}"
 KV_EVENTS_FAR, KV_EVENTS_BOUND = "tcp://{host}:{port}", "tcp://*:{port}"
 BUILT_FOR_CPU = """

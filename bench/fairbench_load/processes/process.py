@@ -19,7 +19,7 @@ from fairbench_load.processes.environment import WITHOUT_GPU
 
 TAIL_BYTES = 4_000
 TAIL_LINES = 20
-# The last ``CAUSE_BYTES`` bytes of a server's log are searched for the cause of its end.
+# The last ``CAUSE_BYTES`` bytes of a server's log are searched for the reason why the server ended.
 CAUSE_BYTES = 2**20
 LONGEST = 500  # maximum number of characters of a log line that a message quotes
 

@@ -20,7 +20,7 @@ class KeptOrder:
     """
 
     def __init__(self) -> None:
-        # entries with the sort key, the number of the entry, and the request
+        # entries (sort key, insertion number, request), in ascending order
         self._sorted = SortedList()
         self._entries: dict[Request, tuple[Any, int, Request]] = {}
         self._numbers = count()

@@ -11,7 +11,7 @@ from fairbench.schedulers.params import NotNegative, NotNegativeInt
 from fairbench.schedulers.routing.bases import any_of, draw, lowest
 from fairbench_rivals.routing.history_tree import HistoryRouter
 
-KEEP = 0.95  # fraction of its size limit to which a full index is cut
+KEEP = 0.95  # A full index is cut to this fraction of the index's size limit.
 
 
 class AibrixPrefixCache(HistoryRouter):

@@ -100,7 +100,7 @@ class CentralRouter(PrefixRouter):
 
     def _fits(self, request: Request, worker: int) -> bool:
         if (room := self._room(worker)) is None or not self._fleet.unfinished_at(worker):
-            return True  # an idle worker refuses a request that never fits
+            return True  # An idle worker itself refuses a request that exceeds its KV pool.
         return _is_open(room) and _needed(request) < room.tokens
 
     def _room(self, worker: int) -> Room | None:

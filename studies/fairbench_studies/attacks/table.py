@@ -100,7 +100,7 @@ ATTACKS: Mapping[float, Sequence[str]] = {
 }
 MEASURES = ("finished", "kept", "p95", "gain")
 HARMLESS = ("leave-and-rejoin", "large-reservations", "one-at-a-time", "bursts")
-COLUMNS = (  # schedulers in the page's table; results/attacks.csv has all schedulers
+COLUMNS = (  # columns of the table in the docs; results/attacks.csv has all schedulers
     *("fcfs", "lpm", "vtc", "fair-finish, defended"),
     "fair-finish, defended, limited with a reserve",
 )

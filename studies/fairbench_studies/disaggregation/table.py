@@ -154,7 +154,8 @@ def draw(found: Found) -> None:
             axes.set_title(workload, fontsize=9)
             axes.set_yticks(range(len(schedulers)), schedulers)
             axes.set_ylim(len(schedulers) - 0.5, -0.5)
-        # Not every workload ran on every form of cluster, so the fullest panel gives the legend.
+        # Some workloads did not run on all forms of clusters, so the legend lists the forms of the
+        # panel with the most forms.
         fullest = max(row, key=lambda axes: len(axes.get_legend_handles_labels()[1]))
         caption(figure, "P50 latency of well-behaved clients, s", PROVENANCE, fullest)
         save(figure, [FIGURE])

@@ -160,7 +160,8 @@ class ClientLimits:
         self._lengths = OutputLengths()
         self._lines: dict[str, ClientLine] = {}
         self._under_way: dict[str, BatchCost] = {}
-        # ``_reserved`` counts each owner's tokens of KV memory, and ``_running`` its requests.
+        # ``_reserved`` counts the reserved KV memory of each owner in tokens, and ``_running``
+        # counts each owner's running requests.
         self._reserved, self._running = HeldAmounts(), HeldAmounts()
         # ``_programs`` numbers the programs in the order of their first requests.
         self._programs = ProgramStates(count().__next__)

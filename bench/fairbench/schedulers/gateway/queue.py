@@ -392,7 +392,8 @@ class Gateway(HoldsRequests):
         self._band_of: dict[Request, int] = {}
         self._held: dict[Request, None] = {}
         self._held_in: defaultdict[int, dict[Request, None]] = defaultdict(dict)
-        # ``_ends`` is a heap of the times in seconds until which requests may be queued.
+        # ``_ends`` is a heap of queued requests, by the time in seconds at which each must leave
+        # the queue.
         self._ends: list[tuple[float, int, Request]] = []
         self._numbers = count()
         self._displaced: list[Request] = []

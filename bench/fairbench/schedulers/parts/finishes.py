@@ -339,7 +339,7 @@ class Backlogs(dict[int, WorkerBacklog | TenantBacklog]):
     ) -> None:
         self._weight = weight
         self._lineage = lineage
-        # ``_bounds`` is None unless the fleet is large.
+        # Only a large fleet has ``_bounds``; otherwise, ``_bounds`` is None.
         self._bounds: FinishBounds | None = None
         super().__init__({worker: self._empty() for worker in workers})
 

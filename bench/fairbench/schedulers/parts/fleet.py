@@ -142,7 +142,8 @@ class Fleet:
         those[now] = those[now] | bit if now in those else bit
 
 
-# A worker is overloaded if its requests in flight are at least ``QUEUES_FROM`` times ``below``.
+# A worker is overloaded if its requests in flight are at least ``QUEUES_FROM`` times the parameter
+# ``below`` of ``Filling``.
 QUEUES_FROM = 4
 
 

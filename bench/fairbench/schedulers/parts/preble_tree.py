@@ -144,7 +144,8 @@ class PrebleTree(LocationTree[PrebleNode]):
         if before is None:
             self.held_tokens[worker] += node.length
         elif self._ends[worker].get(before) is node:
-            # Each node of the dispatch ``before`` was used again, so none is left to evict.
+            # A later dispatch has used all nodes of dispatch ``before``, so ``before`` has no node
+            # to evict.
             del self._ends[worker][before]
         node.touched[worker] = self._dispatches
         node.hits[worker] = node.hits.get(worker, 0) + 1

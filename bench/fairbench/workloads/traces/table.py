@@ -122,7 +122,8 @@ Floats = npt.NDArray[np.float64]
 ROW_BYTES = 200  # A row takes this many bytes of memory while rows are read and sorted.
 NAME_BYTES = 200  # bytes of memory for the name of a client or session, besides its characters
 MAX_SYNTHETIC = 8
-# Times above 10^15 ns are dates; a date in seconds as a float is exact only to a microsecond.
+# Times above 10^15 ns (11.6 days) count as dates, as times since 1970. As a float in seconds, a
+# date is exact only to a microsecond.
 SINCE_1970_NS = 10**15
 FAILED = "failed requests"  # By default, a trace leaves out failed requests.
 

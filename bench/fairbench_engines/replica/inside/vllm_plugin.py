@@ -30,8 +30,8 @@ def vllm_class(told: Mapping[str, Any], now_s: Callable[[], float]) -> type:
         check_config(vllm_config, config)
         return config
 
-    # On a real server, the plugin reads its configuration from environment variables, and exits
-    # after an error.
+    # Unlike on a real server, the plugin must not read its configuration from environment
+    # variables, or exit after an error.
     vars(scheduler).update(plugin_of=plugin_of, one_line=nullcontext)
 
     class ClockedScheduler(scheduler.VLLMScheduler):

@@ -24,8 +24,8 @@ FLAT = 0.05  # a curve is flat if its maximum exceeds its minimum by at most thi
 FAR = 0.10  # DLPM's service rate is near LPM's if it is at least ``1 - FAR`` times LPM's
 NEAR = Pair("DLPM over LPM", RATE, "dlpm", "lpm", 1 - FAR)
 BAND_PCT = (25, 55)  # overheads, in % of a decode step, that count as the paper's "about 40%"
-# The DLPM paper's Figure 4 was reproduced ``OTHER_RUNS`` more times on a shared machine. With 8
-# replicas and 200 queued requests, the scheduling overhead was ``OTHER_PCT`` percent (lowest,
+# Figure 4 was measured ``OTHER_RUNS`` more times on a shared machine. With 8 replicas and 200
+# queued requests, the scheduling overhead in these measurements was ``OTHER_PCT`` percent (lowest,
 # highest) of a decode step.
 OTHER_RUNS = 7
 OTHER_PCT = (71, 135)

@@ -14,8 +14,8 @@ from fairbench.engine.clock import ARRIVE, Clock
 from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.metrics.records import Floats
 
-# A client sends its next request ``NEXT_REQUEST_MS`` after an answer. This pause is the median in
-# the run sglang-a100-fixed-c1-run1.
+# A client sends its next request ``NEXT_REQUEST_MS`` after an answer, the median pause in the run
+# sglang-a100-fixed-c1-run1.
 NEXT_REQUEST_MS = 1.1
 # While a closed-loop load generator counts the tokens of an answered prompt, its event loop neither
 # reads nor sends. The time to count tokens was fitted to the gaps between requests in two SGLang
@@ -46,7 +46,7 @@ def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
     """
     served = np.flatnonzero(~np.isnan(latency_s))
     ends_s = submit_s[served] + latency_s[served]
-    # If an answer and a request have equal times, the answer comes first.
+    # If an answer and a new request have equal times, the answer is counted first.
     times_s = np.concatenate([ends_s, submit_s[served]])
     change = np.repeat([-1, 1], len(served))
     order = np.argsort(times_s, kind="stable")

@@ -13,8 +13,8 @@ from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.views import FleetView
 from fairbench_rivals.gateway.infergrid_drr import InfergridDRR
 
-GATEWAY_MS = 4.0  # time that the gateway adds to a request; the data's authors measured 3 to 5 ms
-_WHERE = "(?: at the gateway)?"  # some files add these words to the gateway's name
+GATEWAY_MS = 4.0  # time added to each request; the data's authors measured 3 to 5 ms
+_WHERE = "(?: at the gateway)?"  # some data files add these words to the policy's name
 _LIMIT = r"(?:, ([1-9]\d*) at a time)?"
 _FIFO = re.compile(f"fifo{_WHERE}{_LIMIT}", re.IGNORECASE)
 # InferGrid's policy ``infergrid-drr`` is named after deficit round robin, but has no quantum and

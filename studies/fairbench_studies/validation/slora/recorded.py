@@ -16,7 +16,8 @@ Recorded: TypeAlias = Literal["2023-12", "2024-04", "2024-06"]
 RECORDED: tuple[Recorded, ...] = get_args(Recorded)
 
 # ``_EARLIER`` lists, by scheduler, the scenarios that were measured before VTC-artifact was revised
-# in June 2024. All runs that are not in ``_EARLIER`` were measured for this revision.
+# in June 2024. Runs that are not in ``_EARLIER`` were measured for the revision of VTC-artifact in
+# June 2024.
 _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
     "2023-12": {
         "FCFS": (

@@ -39,7 +39,7 @@ FITTED_RUNS = frozenset(
 )
 # Runs of the VTC paper's sections in ``OTHER_SERVERS`` used other GPUs (fair_bench/REVISION.md).
 OTHER_SERVERS = {"sec6.4": "Llama-2-13b on an A100"}
-# The derived profile was computed without any measurement on the server.
+# ``DERIVED_PROFILE`` was computed without measurements of the S-LoRA server.
 DERIVED_PROFILE = "a10g-24gb/llama-2-7b/tp1/sglang-e2e"
 FITTED_PROFILE = "a10g-24gb/llama-2-7b/tp1/slora-fitted"
 PREFILL_OVERHEAD_MS = 14.0  # time that the server takes to start and merge a minibatch
