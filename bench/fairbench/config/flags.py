@@ -434,7 +434,7 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
     timing_error: Annotated[
         float | None,
         Flag(
-            "Largest random error of the timing profile, in percent; each run draws one error.",
+            "Largest random error, in percent, of each coefficient of the timing profile.",
             CLUSTER,
             key="timing.error_pct",
             unit="%",

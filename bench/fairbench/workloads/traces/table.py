@@ -408,14 +408,13 @@ def _hit_tokens(table: TraceTable, code: Ints, tokens: Ints) -> int:
     hits = 0
     codes, lengths, first = code.tolist(), tokens.tolist(), table.first_block.tolist()
     for begin, end in pairwise(first):
-        node, known = 0, True
+        node = 0
         for at in range(begin, end):
             key = (node, codes[at])
             below = seen.get(key)
             if below is None:
-                known, below = False, len(seen) + 1
-                seen[key] = below
-            elif known:
+                seen[key] = below = len(seen) + 1
+            else:
                 hits += lengths[at]
             node = below
     return hits

@@ -83,7 +83,7 @@ READINGS = (
     "instead of even intervals. *Prefix as a mean*: Table 2's prefix of 546 tokens as the mean "
     "over the four levels of a tree (root 117) instead of the root itself. *Q^w 400,000 in "
     "long-qa*: the quantum of about twenty mean requests, as [gaps] B3 says, instead of the "
-    "default of 4,000,000, which is on the plateau of throughput."
+    "default of 4,000,000."
 )
 TRIED = (
     'The column "holds under" has an outcome for each of these readings that was tried, with seed '
