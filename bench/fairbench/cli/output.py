@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from fairbench import planning, report, results
+from fairbench import report, results
 from fairbench.cli.options import option
 from fairbench.config.parse_flags import OUTPUT
 from fairbench.errors import UsageError, writing
+from fairbench_logs import planning
 
 if TYPE_CHECKING:
     from fairbench.execute.repeats import SweepOutcome

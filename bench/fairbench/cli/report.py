@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from fairbench import diagnosis, planning, results
 from fairbench import report as reporting
+from fairbench import results
 from fairbench.cli.options import log_params, takes
 from fairbench.cli.output import check_report
 from fairbench.config.flags import LogFlags
 from fairbench.errors import DataError, UsageError
+from fairbench_logs import diagnosis, planning
 
 if TYPE_CHECKING:
     from fairbench.report.pages.page import Page

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from fairbench import execute, planning, results, sim
+from fairbench import execute, results, sim
 from fairbench.cli import output
 from fairbench.cli.options import Explain, json_option
 from fairbench.errors import DataError, UsageError
 from fairbench.files.reader import MissingFile
 from fairbench.results.new_directories import FOLDER
+from fairbench_logs import planning
 
 
 def show(

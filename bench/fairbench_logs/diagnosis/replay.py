@@ -13,7 +13,6 @@ import numpy as np
 
 from fairbench.config import ExperimentSpec
 from fairbench.config.resolve import experiment
-from fairbench.diagnosis import FCFS
 from fairbench.execute.tasks import Failure, Interruption, RunContext
 from fairbench.execute.workload_check import MeanCall, gpu_s, machine_of
 from fairbench.files.times import ClockTime
@@ -23,6 +22,7 @@ from fairbench.sim.run import simulate
 from fairbench.workloads.trace_workload import plain_names
 from fairbench.workloads.traces.change import write_trace
 from fairbench.workloads.traces.table import TraceTable, shared_prefixes
+from fairbench_logs.diagnosis import FCFS
 
 # The load outside floods may use at most 70% of the replicas' capacity.
 USUAL_LOAD = 0.7

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 from fairbench.named import lazy_names
 
 if TYPE_CHECKING:
-    from fairbench.diagnosis.access_log import read_log as read_log
-    from fairbench.diagnosis.diagnosis import DiagnosisInput as DiagnosisInput
-    from fairbench.diagnosis.diagnosis import diagnose as diagnose
-    from fairbench.diagnosis.diagnosis import recorded_waits as recorded_waits
-    from fairbench.diagnosis.page import access_log_page as access_log_page
-    from fairbench.diagnosis.page import diagnosis_page as diagnosis_page
-    from fairbench.diagnosis.text import diagnosis_json as diagnosis_json
-    from fairbench.diagnosis.text import diagnosis_text as diagnosis_text
+    from fairbench_logs.diagnosis.access_log import read_log as read_log
+    from fairbench_logs.diagnosis.diagnosis import DiagnosisInput as DiagnosisInput
+    from fairbench_logs.diagnosis.diagnosis import diagnose as diagnose
+    from fairbench_logs.diagnosis.diagnosis import recorded_waits as recorded_waits
+    from fairbench_logs.diagnosis.page import access_log_page as access_log_page
+    from fairbench_logs.diagnosis.page import diagnosis_page as diagnosis_page
+    from fairbench_logs.diagnosis.text import diagnosis_json as diagnosis_json
+    from fairbench_logs.diagnosis.text import diagnosis_text as diagnosis_text
 
 # A diagnosis assumes that the log's cluster runs FCFS, and compares fair schedulers with FCFS.
 FCFS = "fcfs"

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.metrics.censored_latency import PERCENTS
 from fairbench.metrics.reasons import NOT_CONTENDED
-from fairbench.planning.question import USERS, Clusters, PlanChoice, Slo
 from fairbench.report.limit_lines import mean_limit
 from fairbench.results.intervals import t_interval
 from fairbench.results.store import Summary
 from fairbench.results.summary import NOBODY_NAMED, Value, is_nobody_named, value_of
+from fairbench_logs.planning.question import USERS, Clusters, PlanChoice, Slo
 
 Search = Generator[list[int], Mapping[int, bool], "SmallestSize"]
 """A generator that yields lists of sizes to try, and receives whether each size is sufficient.

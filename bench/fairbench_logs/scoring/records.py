@@ -31,8 +31,8 @@ from fairbench.records.log_reader import FileColumns, ReadOptions
 from fairbench.records.requests import FileRequests as Records
 from fairbench.records.requests import read_requests
 from fairbench.results.run_facts import MAX_WORKER
-from fairbench.scoring.arrays import FIELDS, NAMED, TWICE, Mended, arrays_of, check_needed
-from fairbench.scoring.states import SIGNS
+from fairbench_logs.scoring.arrays import FIELDS, NAMED, TWICE, Mended, arrays_of, check_needed
+from fairbench_logs.scoring.states import SIGNS
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,24 +11,24 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.diagnosis.access_log import FIRST_TOKEN, RESPONSE
-from fairbench.diagnosis.diagnosis import (
+from fairbench.errors import printable
+from fairbench.metrics.floods import LEAST_REQUESTS, Harm
+from fairbench.metrics.traffic import LONG_S, Overload, overload_of
+from fairbench.report.limit_lines import replay_line
+from fairbench.report.numbers import number, percent, seconds, whole, written
+from fairbench.report.result_lines import is_extrapolated, stall_lines
+from fairbench.report.table import cut_middle, plain_table, printed
+from fairbench.report.traffic_lines import flood_line, harm_line, overload_line, window, window_list
+from fairbench_logs.diagnosis.access_log import FIRST_TOKEN, RESPONSE
+from fairbench_logs.diagnosis.diagnosis import (
     Diagnosis,
     best_fair,
     logged_waits,
     others_waits,
     unlike_replay,
 )
-from fairbench.diagnosis.replay import ReplayedRun
-from fairbench.errors import printable
-from fairbench.metrics.floods import LEAST_REQUESTS, Harm
-from fairbench.metrics.traffic import LONG_S, Overload, overload_of
-from fairbench.planning.table import needed_line
-from fairbench.report.limit_lines import replay_line
-from fairbench.report.numbers import number, percent, seconds, whole, written
-from fairbench.report.result_lines import is_extrapolated, stall_lines
-from fairbench.report.table import cut_middle, plain_table, printed
-from fairbench.report.traffic_lines import flood_line, harm_line, overload_line, window, window_list
+from fairbench_logs.diagnosis.replay import ReplayedRun
+from fairbench_logs.planning.table import needed_line
 
 NOBODY = "Nobody floods"
 NOT_YOURS = "Only on the simulated cluster, not on yours"

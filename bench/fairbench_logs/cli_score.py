@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from fairbench import metrics, records, scoring
+from fairbench import metrics, records
 from fairbench import report as reporting
 from fairbench.cli import output
 from fairbench.cli.options import ReportFile, Weights, json_option, option_of
@@ -18,6 +18,7 @@ from fairbench.config.parse_flags import goodput_flag, parse_weights, split_comm
 from fairbench.errors import UsageError
 from fairbench.metrics.shown_percentiles import parse_percentiles
 from fairbench.records.layouts import NAMES
+from fairbench_logs import scoring
 
 
 class Unit(StrEnum):

@@ -6,20 +6,8 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from fairbench.diagnosis.access_log import FIRST_TOKEN, AccessLog
-from fairbench.diagnosis.diagnosis import Diagnosis, best_fair, others_waits, renamed, unlike_replay
-from fairbench.diagnosis.text import (
-    answer_lines,
-    basis_lines,
-    diagnosis_title,
-    headings,
-    log_line,
-    missing_lines,
-    replay_rows,
-)
 from fairbench.report.numbers import number
 from fairbench.report.pages import page
-from fairbench.report.pages.log_page import log_page
 from fairbench.report.pages.traffic_figures import (
     flood_headlines,
     traffic_figures,
@@ -28,6 +16,24 @@ from fairbench.report.pages.traffic_figures import (
     waits_figure,
 )
 from fairbench.report.traffic_lines import JudgedTraffic, judged
+from fairbench_logs.diagnosis.access_log import FIRST_TOKEN, AccessLog
+from fairbench_logs.diagnosis.diagnosis import (
+    Diagnosis,
+    best_fair,
+    others_waits,
+    renamed,
+    unlike_replay,
+)
+from fairbench_logs.diagnosis.text import (
+    answer_lines,
+    basis_lines,
+    diagnosis_title,
+    headings,
+    log_line,
+    missing_lines,
+    replay_rows,
+)
+from fairbench_logs.log_page import log_page
 
 MEANING = (
     "Waits are times to first token of the requests that arrived{when}. Share in the worst "

@@ -8,13 +8,14 @@ from typing import Annotated, Unpack
 
 from typer import Option
 
-from fairbench import config, diagnosis, execute, figures, planning, report, results
+from fairbench import config, execute, figures, report, results
 from fairbench.cli import options
 from fairbench.cli.output import print_plan
 from fairbench.config.flags import PICTURE, RESUME, RUN, SEEDS, PlanFlags
 from fairbench.config.parse_flags import COMMON, parse_assignments, split_commas, values_of
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.executors import LOCAL, executor_named
+from fairbench_logs import diagnosis, planning
 
 # defaults of --dp (SIZES, or ONE if --max users is given) and of --loads
 SIZES, ONE, LOADS = "1..32", "1", "1"
@@ -121,7 +122,7 @@ def plan(
     exits with code 1 if no size in the range meets the targets with the first scheduler on the
     first GPU.
     """
-    from fairbench.planning.carry_out import begin_plan, carry_out, question_of
+    from fairbench_logs.planning.carry_out import begin_plan, carry_out, question_of
 
     if plot is not None:
         figures.check_plot(plot)

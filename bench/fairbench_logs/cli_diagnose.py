@@ -7,13 +7,14 @@ from typing import Annotated, Any, Unpack
 import typer
 from typer import Option
 
-from fairbench import diagnosis, execute, planning
+from fairbench import execute
 from fairbench import report as reporting
 from fairbench.cli import options
 from fairbench.cli.output import check_writable, print_json, show
 from fairbench.config.flags import RUN, LogFlags
 from fairbench.config.parse_flags import split_commas
-from fairbench.diagnosis import FAIR, FCFS
+from fairbench_logs import diagnosis, planning
+from fairbench_logs.diagnosis import FAIR, FCFS
 
 
 @options.takes(LogFlags)

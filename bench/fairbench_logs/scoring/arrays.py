@@ -17,7 +17,7 @@ from fairbench.records.log_reader import FileColumns, listed
 from fairbench.records.requests import FileRequests
 from fairbench.records.times import check_moments, numbers
 from fairbench.results.run_facts import MAX_COUNT, MAX_WORKER
-from fairbench.scoring.states import FAILED, UNSAID, errors_of, signed, states_of
+from fairbench_logs.scoring.states import FAILED, UNSAID, errors_of, signed, states_of
 
 TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
 COUNTS = {**dict.fromkeys(TOKENS, (0, MAX_COUNT)), "worker": (-1, MAX_WORKER)}
