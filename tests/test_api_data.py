@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 import fairbench
-from fairbench.api.logs import as_file
 from fairbench.cli.app import app
+from fairbench_logs.in_memory import as_file
 
 BEGAN = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
 LEAST = {"dp": (1, 2), "num_runs": 1, "no_sharing": True, "scheduler": ["vtc"]}

@@ -34,12 +34,11 @@ FLOORS = (
     ("sim",),
     ("execute",),
     ("report",),
-    ("figures", "scoring", "planning"),
-    ("diagnosis",),
+    ("figures",),
     ("api",),
     ("cli",),
-    ("fairbench_load",),
-    (*(name for name in DOORS if name != "fairbench_load"), "__main__"),
+    ("fairbench_load", "fairbench_logs"),
+    (*(name for name in DOORS if name not in ("fairbench_load", "fairbench_logs")), "__main__"),
     ("__init__",),  # ``fairbench`` itself names what others import from it
 )
 ROOMS = [room for floor in FLOORS for room in floor]

@@ -9,6 +9,7 @@ from typing import get_args
 
 import pytest
 
+from fairbench.api.logs import NUM_RUNS as PLANNED_RUNS
 from fairbench.cli.app import load
 from fairbench.config.flags import COMPARE, PLAN, RUN, SWEEP
 from fairbench.config.resolve import resolve
@@ -20,7 +21,6 @@ from fairbench_emulator.worker import EmulatorConfig
 from fairbench_load.driver.target import DriverTarget
 from fairbench_load.headers import BODY_CLIENT
 from fairbench_load.kinds import Emulator, Endpoint, RealServers, SGLang
-from fairbench_logs.planning.question import NUM_RUNS as PLANNED_RUNS
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.flags import SERVE
 from fairbench_serve.served_settings import SERVED_DETECTOR

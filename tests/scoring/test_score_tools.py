@@ -201,7 +201,7 @@ def test_gaps_of_inference_perf_have_percentiles(tmp_path):
 @pytest.mark.parametrize("content", [guidellm(), inference_perf(), llmperf()])
 def test_exports_contain_their_units(tmp_path, content):
     with pytest.raises(UsageError, match="contain their units; leave --time-unit out"):
-        read_scored([written(tmp_path, content)], unit_s=1e-3)
+        read_scored([written(tmp_path, content)], unit="ms")
 
 
 VALUES = (None, "", [], {}, -1, 0, 1.5, "x", "nan", True, 2**63, float("inf"), [1, "x"], {"a": 1})

@@ -9,14 +9,10 @@ if TYPE_CHECKING:
     from fairbench_logs.diagnosis.diagnosis import DiagnosisInput as DiagnosisInput
     from fairbench_logs.diagnosis.diagnosis import diagnose as diagnose
     from fairbench_logs.diagnosis.diagnosis import recorded_waits as recorded_waits
-    from fairbench_logs.diagnosis.page import access_log_page as access_log_page
     from fairbench_logs.diagnosis.page import diagnosis_page as diagnosis_page
     from fairbench_logs.diagnosis.text import diagnosis_json as diagnosis_json
     from fairbench_logs.diagnosis.text import diagnosis_text as diagnosis_text
 
-# A diagnosis assumes that the log's cluster runs FCFS, and compares fair schedulers with FCFS.
-FCFS = "fcfs"
-FAIR = ("vtc", "d2lpm", "fair-finish")
 # Default targets limit the TTFT P95: SESSION_SLO for logs with sessions, USUAL_SLO for others.
 USUAL_SLO = "victim_p95_s<2s"
 SESSION_SLO = "victim_ttft_p95_s<2s"
@@ -26,7 +22,7 @@ __getattr__ = lazy_names(
     {
         "access_log": "read_log",
         "diagnosis": "DiagnosisInput diagnose recorded_waits",
-        "page": "access_log_page diagnosis_page",
+        "page": "diagnosis_page",
         "text": "diagnosis_json diagnosis_text",
     },
 )

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fairbench.api.logs import FAIR, FCFS
 from fairbench.config.defaults import DEFAULTS
 from fairbench.config.flags import RUN
 from fairbench.config.parse_flags import place_flags
@@ -19,7 +20,7 @@ from fairbench.execute.tasks import RunContext
 from fairbench.metrics.floods import Flood, Harm, flood_windows, floods, harm_of, requests_of
 from fairbench.metrics.records import Flags
 from fairbench.metrics.traffic import Traffic
-from fairbench_logs.diagnosis import FAIR, FCFS, SESSION_SLO, USUAL_SLO, access_log
+from fairbench_logs.diagnosis import SESSION_SLO, USUAL_SLO, access_log
 from fairbench_logs.diagnosis.replay import (
     LogReplay,
     ReplayedRun,

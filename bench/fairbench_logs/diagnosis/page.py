@@ -16,7 +16,7 @@ from fairbench.report.pages.traffic_figures import (
     waits_figure,
 )
 from fairbench.report.traffic_lines import JudgedTraffic, judged
-from fairbench_logs.diagnosis.access_log import FIRST_TOKEN, AccessLog
+from fairbench_logs.diagnosis.access_log import FIRST_TOKEN, read_log
 from fairbench_logs.diagnosis.diagnosis import (
     Diagnosis,
     best_fair,
@@ -33,7 +33,7 @@ from fairbench_logs.diagnosis.text import (
     missing_lines,
     replay_rows,
 )
-from fairbench_logs.log_page import log_page
+from fairbench_logs.traffic_page import traffic_page
 
 MEANING = (
     "Waits are times to first token of the requests that arrived{when}. Share in the worst "
@@ -125,8 +125,9 @@ def _figures(found: Diagnosis) -> Iterator[page.Figure]:
         yield page.Figure(figure.svg, f"Replayed under {best.scheduler}. {figure.caption}")
 
 
-def access_log_page(log: AccessLog) -> page.Page:
+def log_page(params: TraceParams) -> page.Page:
     """Return the report page of an access log: load over time, floods, and recorded waits."""
+    log = read_log(params)
     warnings = [f"Synthetic: {log.synthetic}."] if log.synthetic else []
     warnings += [f"All requests count as one client: {log.nameless}."] if log.nameless else []
     if not log.counted:
@@ -137,6 +138,6 @@ def access_log_page(log: AccessLog) -> page.Page:
         counted = "counted in the load" if log.measured == FIRST_TOKEN else "left out"
         failed = f", {log.table.left_out:,} {log.table.who_left_out} {counted}"
     provenance = f"{log.format}, SHA-256 {log.sha256[:12]}{failed}."
-    return log_page(
+    return traffic_page(
         Path(log.file).name, provenance, judged(log.traffic), log.measured, warnings=warnings
     )

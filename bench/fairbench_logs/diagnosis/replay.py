@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fairbench.api.logs import FCFS
 from fairbench.config import ExperimentSpec
 from fairbench.config.resolve import experiment
 from fairbench.execute.tasks import Failure, Interruption, RunContext
@@ -22,7 +23,6 @@ from fairbench.sim.run import simulate
 from fairbench.workloads.trace_workload import plain_names
 from fairbench.workloads.traces.change import write_trace
 from fairbench.workloads.traces.table import TraceTable, shared_prefixes
-from fairbench_logs.diagnosis import FCFS
 
 # The load outside floods may use at most 70% of the replicas' capacity.
 USUAL_LOAD = 0.7

@@ -14,7 +14,7 @@ from fairbench.execute.simulations import jobs_left, run_jobs
 from fairbench.execute.tasks import RunContext
 from fairbench.results.comparison import compare
 from fairbench.results.new_directories import run_folder
-from fairbench.results.store import Summary, SweepStore, read_json, write_json
+from fairbench.results.store import ANSWER, QUESTION, Summary, SweepStore, read_json, write_json
 from fairbench_logs.planning.question import Clusters, PlanChoice, PlanQuestion
 from fairbench_logs.planning.search import (
     JudgedTarget,
@@ -26,8 +26,6 @@ from fairbench_logs.planning.search import (
     judge,
     largest,
 )
-
-QUESTION, ANSWER = "plan.json", "answer.json"
 
 
 class _Walk:

@@ -14,8 +14,7 @@ from fairbench.report.numbers import number
 from fairbench.report.pages import page
 from fairbench.report.pages.chart import ChartPoint, PointSeries, point_chart
 from fairbench.report.palette import scheduler_series
-from fairbench.results.store import SWEEP_FILE, SweepStore, read_json
-from fairbench_logs.planning.carry_out import ANSWER, QUESTION
+from fairbench.results.store import ANSWER, SWEEP_FILE, SweepStore, read_json
 from fairbench_logs.planning.question import USERS
 from fairbench_logs.planning.table import (
     head_lines,
@@ -28,11 +27,6 @@ from fairbench_logs.planning.table import (
 
 Row = Mapping[str, Any]
 LOAD = ", {:g} x the load"
-
-
-def is_plan(path: Path) -> bool:
-    """Return whether a directory holds a capacity plan."""
-    return (path / QUESTION).is_file()
 
 
 def plan_page(path: Path) -> page.Page:

@@ -30,8 +30,8 @@ from fairbench.schedulers.base import checked_weights
 from fairbench.schedulers.registry import build_local, build_router
 from fairbench.targets import named_targets
 from fairbench.tenants import with_tenants
-from fairbench_logs.log_page import log_page
 from fairbench_logs.scoring.records import Scored
+from fairbench_logs.traffic_page import traffic_page
 
 NO_BOUND = "the scheduler of these records is not known"
 NO_ADMISSION = "the records do not say when requests were admitted"
@@ -212,7 +212,7 @@ def score_page(scored: Scored, summary: dict[str, Any], names: Sequence[str]) ->
     if notes:
         sections.append(Section("Metrics without a value, and the reason", notes, folded=True))
     provenance = f"Scored from records ({summary['layout']})."
-    return log_page(", ".join(names), provenance, judged(traffic), TTFT, sections=sections)
+    return traffic_page(", ".join(names), provenance, judged(traffic), TTFT, sections=sections)
 
 
 def score_run(
