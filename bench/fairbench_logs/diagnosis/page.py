@@ -16,6 +16,7 @@ from fairbench.report.pages.traffic_figures import (
     waits_figure,
 )
 from fairbench.report.traffic_lines import JudgedTraffic, judged
+from fairbench.workloads.traces.read import TraceParams
 from fairbench_logs.diagnosis.access_log import FIRST_TOKEN, read_log
 from fairbench_logs.diagnosis.diagnosis import (
     Diagnosis,
