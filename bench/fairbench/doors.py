@@ -21,7 +21,8 @@ from fairbench.version import DIRECTORY
 COMMAND_GROUP, EXECUTOR_GROUP = "fairbench.commands", "fairbench.executors"
 LAUNCHER_GROUP, ENGINE_GROUP = "fairbench.launchers", "fairbench.engines"
 STUDY_GROUP, CODE_GROUP = "fairbench.studies", "fairbench.engine_code"
-BACKEND_GROUP, LOG_GROUP = "fairbench.backends", "fairbench.logs"
+BACKEND_GROUP = "fairbench.backends"
+LOG_GROUP = "fairbench.logs"
 # the prefix of fairbench's packages; the rest of a package's name is its extra for pip
 OURS = "fairbench_"
 

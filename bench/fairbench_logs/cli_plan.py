@@ -157,7 +157,7 @@ def plan(
     with execute.run_context(None if disable_tqdm else report.shown_progress(), runs_on) as context:
         answer = carry_out(store, context, diagnosis.recorded_waits(question_of(store), context))
     if plot is not None:
-        planning.draw_plan(answer, plot, "; ".join(planning.head_lines(answer)))
+        figures.draw_plan(answer, plot, "; ".join(planning.head_lines(answer)))
     print_plan(answer, store.path, as_json=as_json)
     size = answer.get("size", "replicas")
     lacking = [row for row in answer["choices"] if row[size] is None]

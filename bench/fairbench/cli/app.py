@@ -30,7 +30,10 @@ FIRST = (
 # commands whose --help shows the flags in titled groups ("panels")
 PANELLED = ("run", "sweep", "plan", "compare")
 # commands that come first under their heading in ``fairbench --help``, whichever package adds them
-LEADING = ("run", "compare", "sweep", "plan", "leaderboard", "diagnose", "score")
+LEADING = (
+    *("run", "compare", "sweep", "plan", "leaderboard"),
+    *("show", "report", "plot", "diagnose", "score"),
+)
 
 
 def panel_of(param: Any) -> str:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from fairbench.named import lazy_names
 
 if TYPE_CHECKING:
-    from fairbench_logs.planning.figure import draw_plan as draw_plan
     from fairbench_logs.planning.question import PlanQuestion as PlanQuestion
     from fairbench_logs.planning.question import parse_slos as parse_slos
     from fairbench_logs.planning.table import answer_text as answer_text
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
 __getattr__ = lazy_names(
     __name__,
     {
-        "figure": "draw_plan",
         "question": "PlanQuestion parse_slos",
         "table": "answer_text head_lines",
     },
