@@ -11,13 +11,12 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Unpack
 
-from fairbench.config.defaults import DEFAULTS
-from fairbench.config.flags import PlanFlags
+from fairbench import report
+from fairbench.config.flags import RUN, PlanFlags
 from fairbench.doors import LOG_GROUP, through
-from fairbench.report.pages.html import write_page
-from fairbench.report.pages.page import Page
 
 if TYPE_CHECKING:
+    from fairbench.report.pages.page import Page
     from fairbench.workloads.traces.read import TraceParams
 
 # ``diagnose`` assumes that the log's cluster runs FCFS, and compares fair schedulers with FCFS.
@@ -47,7 +46,7 @@ class Answer:
 
         Raises UsageError if the file cannot be written, or if its name has another ending.
         """
-        write_page(self._page(), Path(path), "save_report")
+        report.write_page(self._page(), Path(path), "save_report")
 
     def __str__(self) -> str:
         return self._text.rstrip("\n")
@@ -148,10 +147,10 @@ def plan(
     *,
     slo: Sequence[str],
     map: Mapping[str, str] | None = None,
-    scheduler: Sequence[str] = (DEFAULTS["scheduler"],),
+    scheduler: Sequence[str] = (RUN["scheduler"].default,),
     dp: tuple[int, int] | None = None,
     max: Literal["users"] | None = None,
-    gpu: Sequence[str] = (DEFAULTS["gpu"],),
+    gpu: Sequence[str] = (RUN["gpu"].default,),
     price: Mapping[str, float] | None = None,
     loads: Sequence[float] = (1.0,),
     settings: Mapping[str, Any] | None = None,
