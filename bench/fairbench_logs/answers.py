@@ -54,7 +54,7 @@ def diagnose(
     no_plan: bool,
     show_progress: bool,
 ) -> Answer:
-    """Answer ``fairbench.diagnose``."""
+    """Answer a call of ``fairbench.diagnose``."""
     if slo:
         parse_slos(slo)  # A wrong latency target is refused before the log is replayed.
     flags = {"gpu": gpu, "model": model, "engine": engine}
@@ -85,7 +85,7 @@ def score(
     window_start: float | None,
     window_end: float | None,
 ) -> Answer:
-    """Answer ``fairbench.score``."""
+    """Answer a call of ``fairbench.score``."""
     if time_unit is not None and time_unit not in UNITS:
         raise UsageError(f"time_unit = {time_unit}: must be one of {', '.join(UNITS)}")
     if window_end is not None and window_end <= (window_start or 0.0):
@@ -139,7 +139,7 @@ def plan(
     show_progress: bool,
     flags: Mapping[str, Any],
 ) -> Answer:
-    """Answer ``fairbench.plan``."""
+    """Answer a call of ``fairbench.plan``."""
     check_names(flags, PLAN)
     replicas = dp or ((1, 1) if max else (1, 32))
     given: dict[str, Any] = {key: value for key, value in flags.items() if value is not None}
