@@ -11,7 +11,8 @@ from fairbench.report.numbers import number
 from fairbench.report.traffic_lines import TTFT, window
 
 # A wait is long if it exceeds ``LONG_S`` seconds and ``LONGER`` times the percentile ``SHORTEST``
-# of all waits. This percentile is higher for longer prompts.
+# of all waits. This percentile rises with prompt lengths, so long prefills alone are not long
+# waits.
 LONGER, SHORTEST = 3.0, 5
 # In an overload, at least ``LEAST_LATE`` requests have a long wait, and at least half of the
 # clients are delayed. At least half of a delayed client's requests have a long wait.

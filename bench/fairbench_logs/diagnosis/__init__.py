@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from fairbench_logs.diagnosis.text import diagnosis_json as diagnosis_json
     from fairbench_logs.diagnosis.text import diagnosis_text as diagnosis_text
 
-# Default targets limit the TTFT P95: SESSION_SLO for logs with sessions, USUAL_SLO for others.
+# The default target limits the P95 TTFT of well-behaved clients. ``SESSION_SLO`` is for logs with
+# sessions, and ``USUAL_SLO`` for logs without sessions.
 USUAL_SLO = "victim_p95_s<2s"
 SESSION_SLO = "victim_ttft_p95_s<2s"
 
