@@ -14,13 +14,13 @@ import fairbench
 from fairbench.api.result import html_table
 from fairbench.cli.app import app
 from fairbench.cli.compare import compare as compare_command
-from fairbench.cli.diagnose import diagnose_log as diagnose_command
-from fairbench.cli.plan import plan as plan_command
 from fairbench.cli.run import run as run_command
-from fairbench.cli.score import score as score_command
 from fairbench.cli.sweep import sweep as sweep_command
 from fairbench.config.flags import COMPARE, PLAN, RUN, SWEEP
 from fairbench.execute import one_run
+from fairbench_logs.cli_diagnose import diagnose_log as diagnose_command
+from fairbench_logs.cli_plan import plan as plan_command
+from fairbench_logs.cli_score import score as score_command
 
 TINY = {"workload": "chat", "scenario": "none", "num_programs": 1}
 TABLES = ("requests", "programs", "service")

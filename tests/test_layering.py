@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BENCH = ROOT / "bench"
 SOURCE = BENCH / "fairbench"
 DOORS = sorted(path.name for path in BENCH.glob("fairbench_*"))
+LOWER_DOORS = ("fairbench_load", "fairbench_logs", "fairbench_papers")
 MODULES = sorted(BENCH.rglob("*.py"))
 FOLDERS = sorted({path.parent for path in MODULES})
 
@@ -34,12 +35,11 @@ FLOORS = (
     ("sim",),
     ("execute",),
     ("report",),
-    ("figures", "scoring", "planning"),
-    ("diagnosis",),
+    ("figures",),
     ("api",),
     ("cli",),
-    ("fairbench_load", "fairbench_papers"),
-    (*(name for name in DOORS if name not in ("fairbench_load", "fairbench_papers")), "__main__"),
+    LOWER_DOORS,
+    (*(name for name in DOORS if name not in LOWER_DOORS), "__main__"),
     ("__init__",),  # ``fairbench`` itself names what others import from it
 )
 ROOMS = [room for floor in FLOORS for room in floor]

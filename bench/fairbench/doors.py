@@ -23,6 +23,7 @@ LAUNCHER_GROUP, ENGINE_GROUP = "fairbench.launchers", "fairbench.engines"
 STUDY_GROUP, CODE_GROUP = "fairbench.studies", "fairbench.engine_code"
 BACKEND_GROUP = "fairbench.backends"
 FIGURE_GROUP, PAGE_GROUP = "fairbench.figures", "fairbench.pages"
+LOG_GROUP = "fairbench.logs"
 # the prefix of fairbench's packages; the rest of a package's name is its extra for pip
 OURS = "fairbench_"
 

@@ -13,7 +13,7 @@ import typer
 from typer import Option
 from typer.core import TyperGroup
 
-from fairbench import figures, files, hardware, results, scoring
+from fairbench import figures, files, hardware, results
 from fairbench.cli import options
 from fairbench.cli.output import print_json
 from fairbench.config.flags import PICTURE, RUN
@@ -22,6 +22,7 @@ from fairbench.errors import UsageError
 from fairbench_calibration import profiling
 from fairbench_calibration.profiling.gpus import GPU, Interconnect, find_gpu, read_gpu
 from fairbench_load.processes.environment import require_live_extra
+from fairbench_logs import scoring
 
 if TYPE_CHECKING:
     from fairbench.hardware.timing import TimingProfile

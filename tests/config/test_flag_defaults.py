@@ -9,11 +9,11 @@ from typing import get_args
 
 import pytest
 
+from fairbench.api.logs import NUM_RUNS as PLANNED_RUNS
 from fairbench.cli.app import load
 from fairbench.config.flags import COMPARE, PLAN, RUN, SWEEP
 from fairbench.config.resolve import resolve
 from fairbench.execute.comparison import NUM_RUNS as COMPARED_RUNS
-from fairbench.planning.question import NUM_RUNS as PLANNED_RUNS
 from fairbench.schedulers.gateway.registry import DEFAULT_DETECTOR, NO_GATEWAY
 from fairbench_attacks.flags import ATTACK
 from fairbench_attacks.workload import Stakes

@@ -3,7 +3,7 @@
 import pytest
 
 from fairbench.config.resolve import experiment
-from fairbench.planning.question import Clusters, PlanQuestion
+from fairbench_logs.planning.question import Clusters, PlanQuestion
 from tests.shared_data import SHARED, needs
 
 FIELD = SHARED / "data/field2"

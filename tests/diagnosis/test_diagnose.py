@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.metrics.floods import floods, harm_of
-from fairbench.metrics.traffic import Traffic, best_stretch, overload_of
+from fairbench.metrics.traffic import Traffic, best_stretch
+from fairbench_logs.overload import overload_of
 
 FLOODER, START_S, END_S, SPAN_S = 17, 120, 360, 480
 NAMES = tuple(f"team-{number:02d}" for number in range(40))

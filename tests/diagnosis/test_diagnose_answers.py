@@ -8,12 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.diagnosis import access_log
-from fairbench.diagnosis.access_log import read_log
-from fairbench.diagnosis.page import access_log_page
 from fairbench.metrics.floods import Flood, flood_windows, floods
 from fairbench.metrics.traffic import Traffic
 from fairbench.workloads.traces.read import TraceParams
+from fairbench_logs.diagnosis import access_log
+from fairbench_logs.diagnosis.access_log import read_log
+from fairbench_logs.diagnosis.page import log_page
 
 HEADER = "time,client,input_tokens,output_tokens"
 
@@ -203,9 +203,9 @@ def test_failed_requests_of_a_log_with_waits_count_in_its_load(tmp_path):
     path = tmp_path / "log.csv"
     rows = ["0,c0,100,0,,,500", *(f"{n},c{n % 2},100,10,0.1,1,200" for n in range(1, 40))]
     path.write_text("\n".join([f"{HEADER},ttft_s,latency_s,status", *rows]))
-    log = read_log(TraceParams(file=str(path)))
-    assert len(log.traffic.client) == 40
-    assert "1 failed requests counted in the load" in access_log_page(log).provenance
+    params = TraceParams(file=str(path))
+    assert len(read_log(params).traffic.client) == 40
+    assert "1 failed requests counted in the load" in log_page(params).provenance
 
 
 def test_the_replayed_part_surrounds_the_flood_on_the_clock_of_the_log(tmp_path, monkeypatch):

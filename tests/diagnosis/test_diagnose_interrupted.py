@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from fairbench.diagnosis.access_log import read_log
-from fairbench.diagnosis.diagnosis import DiagnosisInput, diagnose
-from fairbench.diagnosis.page import diagnosis_page
-from fairbench.diagnosis.text import diagnosis_json, diagnosis_text
 from fairbench.execute.tasks import Interruption, RunContext, Silent, attempt
 from fairbench.report.pages.html import as_html
 from fairbench.workloads.traces.read import TraceParams
+from fairbench_logs.diagnosis.access_log import read_log
+from fairbench_logs.diagnosis.diagnosis import DiagnosisInput, diagnose
+from fairbench_logs.diagnosis.page import diagnosis_page
+from fairbench_logs.diagnosis.text import diagnosis_json, diagnosis_text
 
 SCHEDULERS = ("fcfs", "vtc", "fair-finish")
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from fairbench.errors import FairbenchError
 from fairbench.records.column_names import NAMES, SYNONYMS
-from fairbench.scoring.records import read_scored
 from fairbench.workloads.traces.read import TraceParams, read_trace
+from fairbench_logs.scoring.records import read_scored
 
 REQUESTS = 24
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}

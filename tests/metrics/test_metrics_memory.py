@@ -12,8 +12,8 @@ from fairbench.metrics.tables import Memory
 from fairbench.metrics.totals import evicted_tokens, held_token_s
 from fairbench.report.result_lines import memory_lines
 from fairbench.results.store import save_run
-from fairbench.scoring.summary import score_run
 from fairbench.sim.run import hit_rates_alone, simulate, simulate_tables
+from fairbench_logs.scoring.summary import score_run
 from tests.invariants import assert_same_records
 from tests.sim.sim_helpers import small_spec
 

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.errors import UsageError
 from fairbench.execute.tasks import RunContext
-from fairbench.planning.carry_out import begin_plan, carry_out
-from fairbench.planning.question import Clusters, PlanChoice, PlanQuestion
+from fairbench_logs.planning.carry_out import begin_plan, carry_out
+from fairbench_logs.planning.question import Clusters, PlanChoice, PlanQuestion
 from tests.one_by_one import OneByOne
 
 TINY = {"workload": "chat", "duration": 4.0, "request_rate": 3.0, "scenario": "none"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairbench.planning.table import margin_text, remarks_of
+from fairbench_logs.planning.table import margin_text, remarks_of
 
 TTFT, SHARE = "ttft_p99<2s", "min_share>80%"
 

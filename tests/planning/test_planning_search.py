@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from fairbench.planning.search import (
+from fairbench_logs.planning.search import (
     SmallestSize,
     _cheaper,
     bisected,

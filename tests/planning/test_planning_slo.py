@@ -4,8 +4,8 @@ import pytest
 
 from fairbench.errors import UsageError
 from fairbench.metrics.reasons import NOT_CONTENDED
-from fairbench.planning.question import parse_slo, parse_slos
-from fairbench.planning.search import judge
+from fairbench_logs.planning.question import parse_slo, parse_slos
+from fairbench_logs.planning.search import judge
 
 
 def summary(completed=100, unfinished=0, **values):

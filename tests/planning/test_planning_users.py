@@ -9,11 +9,11 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.errors import UsageError
 from fairbench.execute.tasks import RunContext
-from fairbench.planning.carry_out import begin_plan, carry_out
-from fairbench.planning.page import plan_page
-from fairbench.planning.question import Clusters, PlanChoice, PlanQuestion
-from fairbench.planning.table import answer_text
 from fairbench.report.pages.html import write_page
+from fairbench_logs.planning.carry_out import begin_plan, carry_out
+from fairbench_logs.planning.page import plan_page
+from fairbench_logs.planning.question import Clusters, PlanChoice, PlanQuestion
+from fairbench_logs.planning.table import answer_text
 from tests.one_by_one import OneByOne
 
 TINY = {"workload": "chat", "duration": 4.0, "request_rate": 1.0, "scenario": "none", "clients": 2}

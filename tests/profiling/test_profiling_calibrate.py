@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import DataError
-from fairbench.scoring.records import read_answers
 from fairbench_calibration.profiling.calibrate import calibrated, decoded
 from fairbench_calibration.profiling.derived_profile import derive
+from fairbench_logs.scoring.records import read_answers
 
 
 def served(profile, concurrency, count=60, prompt=200, output=100):

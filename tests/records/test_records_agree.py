@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from fairbench.diagnosis.access_log import read_log
 from fairbench.records.layouts import NAMES as LAYOUT_NAMES
-from fairbench.scoring.records import read_scored
 from fairbench.workloads.traces import FORMATS
 from fairbench.workloads.traces.read import TraceParams, read_trace
+from fairbench_logs.diagnosis.access_log import read_log
+from fairbench_logs.scoring.records import read_scored
 from tests.shared_data import SHARED
 
 START_S = 1_795_154_400  # 2026-11-20 06:00:00 UTC

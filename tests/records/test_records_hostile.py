@@ -15,8 +15,8 @@ import fairbench
 from fairbench.errors import DataError, UsageError
 from fairbench.files.times import duration_s, with_point
 from fairbench.records.column_names import cell_of, plain, split_unit
-from fairbench.scoring.records import read_scored
 from fairbench.workloads.traces.read import TraceParams, read_trace
+from fairbench_logs.scoring.records import read_scored
 
 REQUEST = {"client": "a", "time": 0, "ttft": 0.1, "latency": 1.0}
 REQUEST |= {"input_tokens": 3, "output_tokens": 4}

@@ -7,13 +7,13 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.diagnosis.access_log import read_log
 from fairbench.errors import DataError
 from fairbench.files.times import duration_s
 from fairbench.metrics.records import FINISHED
 from fairbench.records.column_names import nearest, parse_map, plain, split_unit
-from fairbench.scoring.records import read_scored
 from fairbench.workloads.traces.read import TraceParams, read_trace
+from fairbench_logs.diagnosis.access_log import read_log
+from fairbench_logs.scoring.records import read_scored
 
 ROW = {"client": "a", "time": 0.0, "ttft": 0.5, "latency": 2.5}
 ROW |= {"input_tokens": 100, "output_tokens": 50}

@@ -2,12 +2,12 @@
 
 import pytest
 
-from fairbench.planning.table import needed_line
 from fairbench.report.comparison_table import sweep_title
 from fairbench.report.pair_table import MOST_ROWS, answers, main_metrics
 from fairbench.results.comparison import compare, contrast
 from fairbench_gate.clauses import Verdict
 from fairbench_gate.outcome import ClauseRow, Outcome
+from fairbench_logs.planning.table import needed_line
 from tests.results.comparison_helpers import stored
 from tests.results.test_results_contrast import sides
 

@@ -16,8 +16,6 @@ from fairbench.report.limit_lines import (
     limit_sentences,
     losses,
     lost_against,
-    mean_limit,
-    replay_line,
 )
 from fairbench.report.pages.run_page import time_spent_figure
 from fairbench.report.pages.sweep_page import lost_paragraphs
@@ -25,6 +23,8 @@ from fairbench.report.pair_table import MOST_ROWS, contrast_text, main_metrics
 from fairbench.report.result_lines import results_of
 from fairbench.results.comparison import contrast
 from fairbench.sim.run import simulate
+from fairbench_logs.diagnosis.text import replay_line
+from fairbench_logs.planning.search import mean_limit
 from fairbench_papers.board import BoardLine, make_board
 from tests.results.comparison_helpers import summary
 from tests.results.test_results_contrast import sides

@@ -10,9 +10,9 @@ from fairbench.config.resolve import experiment, resolve
 from fairbench.errors import UsageError
 from fairbench.metrics.catalogue import CATALOGUE, metric_of
 from fairbench.metrics.metric import Better, Of
-from fairbench.planning.question import Clusters, PlanQuestion
 from fairbench.results.run_facts import check_metrics_of, why_missing
 from fairbench.sim.run import simulate
+from fairbench_logs.planning.question import Clusters, PlanQuestion
 
 TINY = {"workload": "chat", "scenario": "none", "num_programs": 1}
 CASES = {

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from fairbench.errors import DataError, UsageError
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Window
 from fairbench.metrics.service import service_of
-from fairbench.scoring.records import read_scored
-from fairbench.scoring.summary import ASKED, ScoredWindow, scored_summary, scored_window
+from fairbench_logs.scoring.records import read_scored
+from fairbench_logs.scoring.summary import ASKED, ScoredWindow, scored_summary, scored_window
 from tests.scoring.foreign_helpers import (
     REQUESTS,
     aiperf_records,
@@ -157,7 +157,7 @@ def test_a_wrong_line_of_aiperf_is_named(tmp_path, change, complaint):
 
 def test_records_of_aiperf_contain_their_units(tmp_path):
     with pytest.raises(UsageError, match="contain their units; leave --time-unit out"):
-        read_scored([write_aiperf(tmp_path, "ann")], unit_s=1e-3)
+        read_scored([write_aiperf(tmp_path, "ann")], unit="ms")
     warm = [record for record in aiperf_records("bob") if "warmup" in str(record)]
     with pytest.raises(DataError, match="holds only records of the warm-up"):
         read_scored([lines(tmp_path / "w.jsonl", warm)])
@@ -257,7 +257,7 @@ def test_a_mapped_field_replaces_its_synonyms(tmp_path):
     names = {"client": "who", "start": "t0", "ttft": "ttft_ms", "latency": "took"}
     names |= {"input_tokens": "in", "output_tokens": "out"}
     path = lines(tmp_path / "r.jsonl", [record])
-    requests = read_scored([path], names=names, unit_s=1e-3).requests
+    requests = read_scored([path], names=names, unit="ms").requests
     assert requests.arrival_s.tolist() == [0.0]
     assert requests.first_token_s.tolist() == pytest.approx([0.25])
     assert requests.finish_s.tolist() == pytest.approx([1.0])

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.errors import DataError
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED
-from fairbench.scoring.records import read_scored
+from fairbench_logs.scoring.records import read_scored
 from tests.scoring.foreign_helpers import REQUESTS, bench, lines
 
 ROW = {"client": "a", "start": 0.0, "ttft": 0.5, "latency": 2.0}
@@ -153,7 +153,7 @@ def test_a_failure_may_have_meaningless_times(tmp_path):
 EPOCH_S = 1_783_814_400
 
 
-@pytest.mark.parametrize("unit_s", [None, 1.0])
+@pytest.mark.parametrize("unit", [None, "s"])
 @pytest.mark.parametrize(
     "starts",
     [
@@ -166,12 +166,12 @@ EPOCH_S = 1_783_814_400
         [5.0, "2026-07-12T00:00:00Z"],
     ],
 )
-def test_starts_in_two_units_are_refused(tmp_path, starts, unit_s):
+def test_starts_in_two_units_are_refused(tmp_path, starts, unit):
     given = [
         {"start": at, "ttft": ..., "ttft_s": 0.5, "latency": ..., "latency_s": 1} for at in starts
     ]
     with pytest.raises(DataError, match=r"line \d: start = .* is (not a|a) date, unlike"):
-        scored_rows(tmp_path, *given, unit_s=unit_s)
+        scored_rows(tmp_path, *given, unit=unit)
 
 
 @pytest.mark.parametrize("starts", [[EPOCH_S, EPOCH_S + 86400], [0.0, 99e6], [0.0, 0.001, 5e5]])

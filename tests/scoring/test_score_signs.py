@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fairbench.metrics.records import REFUSED
-from fairbench.scoring.records import read_scored
+from fairbench_logs.scoring.records import read_scored
 
 ROW = {"client": "a", "ttft": 0.1, "latency": 1.0, "input_tokens": 9, "output_tokens": 5}
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fairbench.errors import DataError
-from fairbench.scoring.records import read_scored
+from fairbench_logs.scoring.records import read_scored
 
 PLAIN = [
     {"client": "a", "start": 0.0, "ttft": 0.5, "latency": 2.0, "input_tokens": 10}
@@ -65,7 +65,7 @@ def test_dates_and_times_in_json_are_read(plain, tmp_path):
 
 def test_a_unit_in_a_name_overrides_the_flag(plain, tmp_path):
     text = "time,user,isl,osl,ttft_ms,latency_s\n0,a,10,3,500,2\n1500,b,20,4,250,1\n"
-    assert facts(scored_of(tmp_path, "a.csv", text, unit_s=1e-3)) == facts(plain)
+    assert facts(scored_of(tmp_path, "a.csv", text, unit="ms")) == facts(plain)
 
 
 def test_names_in_csv_stay_texts_and_empty_cells_are_missing(tmp_path):
@@ -128,8 +128,8 @@ def test_latencies_with_ambiguous_units_are_refused(plain, tmp_path):
     with pytest.raises(DataError) as error:
         scored_of(tmp_path, "a.csv", ALL_MS)
     assert "a.csv: ttft = 500: the unit is unknown, s or ms like its dates; " in str(error.value)
-    assert facts(scored_of(tmp_path, "a.csv", ALL_MS, unit_s=1e-3)) == facts(plain)
-    in_s = scored_of(tmp_path, "a.csv", ALL_MS, unit_s=1.0)
+    assert facts(scored_of(tmp_path, "a.csv", ALL_MS, unit="ms")) == facts(plain)
+    in_s = scored_of(tmp_path, "a.csv", ALL_MS, unit="s")
     assert facts(in_s)[2] == [[0.0, 1.5], [500.0, 251.5], [2000.0, 1001.5]]
 
 

@@ -14,8 +14,8 @@ from fairbench.cli.app import app
 from fairbench.errors import DataError, UsageError
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED
 from fairbench.metrics.service import service_of
-from fairbench.scoring.records import read_scored
-from fairbench.scoring.summary import scored_summary, scored_window
+from fairbench_logs.scoring.records import read_scored
+from fairbench_logs.scoring.summary import scored_summary, scored_window
 from tests.scoring.foreign_helpers import REQUESTS, aiperf_records, bench, lines, rows
 
 CLOCK_S = 1_700_000_000.0
@@ -201,7 +201,7 @@ def test_gaps_of_inference_perf_have_percentiles(tmp_path):
 @pytest.mark.parametrize("content", [guidellm(), inference_perf(), llmperf()])
 def test_exports_contain_their_units(tmp_path, content):
     with pytest.raises(UsageError, match="contain their units; leave --time-unit out"):
-        read_scored([written(tmp_path, content)], unit_s=1e-3)
+        read_scored([written(tmp_path, content)], unit="ms")
 
 
 VALUES = (None, "", [], {}, -1, 0, 1.5, "x", "nan", True, 2**63, float("inf"), [1, "x"], {"a": 1})

@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.scoring.records import read_scored
-from fairbench.scoring.summary import ARRIVALS, ASKED, AT_ONCE, LATE, SESSIONS, scored_window
+from fairbench_logs.scoring.records import read_scored
+from fairbench_logs.scoring.summary import ARRIVALS, ASKED, AT_ONCE, LATE, SESSIONS, scored_window
 
 REQUEST = {"ttft": 0.1, "latency": 1.0, "input_tokens": 100, "output_tokens": 20}
 

@@ -82,9 +82,6 @@ _OWN: Mapping[str, Command] = {
     "sweep": _own(
         SIMULATE, "Run a grid of experiments in parallel and compare their results.", "sweep:sweep"
     ),
-    "plan": _own(
-        SIMULATE, "Find the smallest cluster that meets targets at a fixed load.", "plan:plan"
-    ),
     "workload": _own(
         SIMULATE,
         "Check a workload file, and compute its load on a cluster.",
@@ -98,16 +95,8 @@ _OWN: Mapping[str, Command] = {
         STORED, "Write a page for a run, sweep, plan, leaderboard or log.", "report:report"
     ),
     "recover": _own(STORED, "Save the finished requests of a run that was killed.", "show:recover"),
-    "diagnose": _own(
-        LOGS,
-        "Find a log's heavy clients, the delayed clients, and a remedy.",
-        "diagnose:diagnose_log",
-    ),
-    "score": _own(LOGS, "Compute every fairness metric from any system's records.", "score:score"),
     "trace": _own(
-        LOGS,
-        "Inspect recorded traffic (a trace), or write a changed copy.",
-        "trace:trace",
+        LOGS, "Inspect recorded traffic (a trace), or write a changed copy.", "trace:trace"
     ),
 }
 GROUPS = (SIMULATE, STORED, LOGS, SERVERS, CI, PAPERS)

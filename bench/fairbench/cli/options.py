@@ -75,14 +75,6 @@ ExecutorName = Annotated[
         help="Machines that run the simulations: this machine alone, or a Ray cluster.",
     ),
 ]
-ReportFile = Annotated[
-    Path | None,
-    Option(
-        "--report",
-        metavar="FILE.html",
-        help="Also write a page with charts to this file (.html or .md).",
-    ),
-]
 
 
 def json_option(what: str = "", panel: str | None = OUTPUT) -> Any:

@@ -7,17 +7,15 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from errno import EISDIR
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from fairbench import planning, report, results
+from fairbench import report, results
 from fairbench.cli.options import option
 from fairbench.config.parse_flags import OUTPUT
-from fairbench.errors import UsageError, writing
+from fairbench.errors import UsageError
 
 if TYPE_CHECKING:
     from fairbench.execute.repeats import SweepOutcome
@@ -103,31 +101,10 @@ def print_outcome(outcome: SweepOutcome) -> None:
         typer.echo(f"fairbench: {remark}", err=True)
 
 
-def print_plan(answer: Mapping[str, Any], path: Path, *, as_json: bool) -> None:
-    """Print the result of a capacity plan on stdout, as text or JSON."""
-    if as_json:
-        print_json(answer, path)
-        return
-    show(planning.answer_text, answer)
-    typer.echo(f"files  {path / planning.ANSWER}")
-
-
 def check_report(path: Path | None, flag: str = "--report") -> None:
     """Raise UsageError if the file name of a report page does not end in .html or .md."""
     if path is not None:
         report.check_ending(path, flag)
-
-
-def check_writable(path: Path | None, flag: str = "--report") -> None:
-    """Raise UsageError if the report page cannot be written, before a long computation starts."""
-    if path is None:
-        return
-    check_report(path, flag)
-    with writing(path, flag):
-        if path.is_dir():
-            raise IsADirectoryError(EISDIR, "Is a directory")
-        with TemporaryFile(dir=path.parent):
-            pass
 
 
 OutputFile = Annotated[

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from fairbench import diagnosis, planning, results
 from fairbench import report as reporting
+from fairbench import results
+from fairbench.api.logs import log_tools
 from fairbench.cli.options import log_params, takes
 from fairbench.cli.output import check_report
 from fairbench.config.flags import LogFlags
@@ -52,8 +53,7 @@ def report(
     if is_file and not log_flags and (found := _registered_page(directory)):
         page = found
     elif is_file:
-        log = diagnosis.read_log(log_params(str(directory), log_flags))
-        page = diagnosis.access_log_page(log)
+        page = log_tools().log_page(log_params(str(directory), log_flags))
     elif log_flags:
         raise UsageError(
             f"{directory} is a directory: --map and the --trace options can be given only "
@@ -82,8 +82,8 @@ def _page(directory: Path) -> Page:
         return reporting.run_page(results.read_run(directory))
     if (directory / results.INTERVALS_FILE).exists():
         return reporting.repeat_page(directory)
-    if planning.is_plan(directory):
-        return planning.plan_page(directory)
+    if (directory / results.QUESTION).is_file():
+        return log_tools().plan_page(directory)
     if (directory / results.SWEEP_FILE).exists():
         return reporting.sweep_page(directory)
     raise DataError(

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fairbench import execute, planning, results, sim
+from fairbench import execute, results, sim
+from fairbench.api.logs import log_tools
 from fairbench.cli import output
 from fairbench.cli.options import Explain, json_option
 from fairbench.errors import DataError, UsageError
@@ -64,8 +65,9 @@ def _is_sweep(folder: Path) -> bool:
 
 def _show_sweep(folder: Path, *, as_json: bool) -> None:
     """Print the answer of a stored plan, or compare the finished runs of a stored sweep."""
-    if (folder / planning.ANSWER).is_file():
-        output.print_plan(results.read_json(folder / planning.ANSWER), folder, as_json=as_json)
+    if (folder / results.ANSWER).is_file():
+        answer = results.read_json(folder / results.ANSWER)
+        log_tools().print_plan(answer, folder, as_json=as_json)
         return
     cells = results.compare_sweep(folder)
     if not cells:

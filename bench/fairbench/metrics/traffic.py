@@ -1,4 +1,4 @@
-"""Traffic: the requests of a run or a log in order of arrival, and times of overload."""
+"""Traffic: the requests of a run or a log in order of arrival."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import numpy as np
 from fairbench.core import OUTPUT_PRICE
 from fairbench.files.times import ClockTime
 from fairbench.metrics.records import REFUSED, Floats, Ints, Requests
+
+LONG_S = 2.0  # A longer time to first token is a long wait.
 
 
 class Traffic(NamedTuple):
@@ -94,52 +96,3 @@ def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
     last = int(np.argmax(after - lowest))
     first = int(np.argmin(before[: last + 1]))
     return EventStretch(first, last, float(after[last] - before[first]))
-
-
-# A wait is long if it exceeds ``LONG_S`` seconds and ``LONGER`` times the percentile ``SHORTEST``
-# of all waits. This percentile rises with prompt lengths, so long prefills alone are not long
-# waits.
-LONG_S, LONGER, SHORTEST = 2.0, 3.0, 5
-# A period is an overload if at least ``LEAST_LATE`` requests have a long wait, and at least half of
-# the clients are delayed. A client is delayed if at least half of its requests have a long wait.
-LEAST_LATE, MOSTLY = 20, 0.5
-
-
-class Overload(NamedTuple):
-    """An overload: start and end in seconds, number of delayed clients, and their waits.
-
-    ``median_s`` and ``p95_s`` are the median and P95 wait of all requests from start to end.
-    """
-
-    start_s: float
-    end_s: float
-    clients: int
-    median_s: float
-    p95_s: float
-
-
-def overload_of(traffic: Traffic) -> Overload | None:
-    """Return the longest period in which most requests of most clients wait long, if any.
-
-    Precondition: the waits of ``traffic`` are times to first token.
-    """
-    known = np.flatnonzero(~np.isnan(traffic.wait_s))
-    if not len(known):
-        return None
-    waits = traffic.wait_s[known]
-    shortest_s = float(np.percentile(waits, SHORTEST, method="inverted_cdf"))
-    late = waits > max(LONG_S, LONGER * shortest_s)
-    stretch = best_stretch(np.where(late, 1.0, -1.0), np.zeros(len(late)))
-    inside = slice(stretch.first, stretch.last + 1)
-    rows, late = known[inside], late[inside]
-    if late.sum() < LEAST_LATE:
-        return None
-    count = len(traffic.clients)
-    asked = np.bincount(traffic.client[rows], minlength=count)
-    delayed = np.bincount(traffic.client[rows[late]], minlength=count)
-    hurt = int(((asked > 0) & (delayed >= MOSTLY * asked)).sum())
-    if hurt < MOSTLY * int((asked > 0).sum()) or hurt < MOSTLY * count:
-        return None
-    median_s, p95_s = np.percentile(traffic.wait_s[rows], (50, 95), method="inverted_cdf").tolist()
-    first, last = traffic.arrival_s[rows[[0, -1]]].tolist()
-    return Overload(first, last, hurt, median_s, p95_s)

@@ -426,28 +426,6 @@ def check_one_clock(columns: FileColumns, start: Floats, column: ColumnValues) -
         )
 
 
-def check_moments(
-    columns: FileColumns, column: ColumnValues, moments: Floats, start: Floats
-) -> None:
-    """Raise DataError for a time that precedes its request's start or is on another clock.
-
-    The usual cause of such times is a column of durations that was read as points in time.
-    """
-    way = {"end": "latency", "first_token": "ttft"}.get(column.field)
-    wrong = (of_other_clock(moments, start) & (moments <= cells.MAX_TIME_S)) | (moments < start)
-    if way is None or not wrong.any():
-        return
-    row = int(np.argmax(wrong))
-    what = {"end": "its end", "first_token": "its first token"}[column.field]
-    said = (
-        f"{what} is before its start"
-        if moments[row] < start[row]
-        else f"{what} is not on the clock of its start"
-    )
-    hint = f"if {column.name} is a length of time, --map {way}={column.name}"
-    raise columns.problem(row, f"{said} ({shown(column.field, column.values[row])}): {hint}")
-
-
 def of_other_clock(times: Floats, others: Floats) -> Flags:
     """Return where ``times`` and ``others`` differ so much that their clocks or units differ."""
     least, most = np.minimum(abs(times), abs(others)), np.maximum(abs(times), abs(others))

@@ -34,14 +34,6 @@ def has_limit(summary: Summary) -> bool:
     return all(summary.get(key) is not None for key in NEEDED)
 
 
-def mean_limit(summaries: Sequence[Summary]) -> Summary | None:
-    """Return means over seeds of the metrics in ``NEEDED``; None if a run lacks a metric."""
-    if not summaries or not all(map(has_limit, summaries)):
-        return None
-    first = {key: summaries[0].get(key) for key in ("dp", "limit_cause")}
-    return first | {key: fmean(one[key] for one in summaries) for key in NEEDED}
-
-
 def losses(summary: Summary) -> dict[str, float]:
     """Return the fraction of GPU time lost to each cause in ``LOSSES``, the largest first."""
     small = summary["time_small_prefill_ratio"] + summary["time_small_decode_ratio"]
@@ -76,16 +68,6 @@ def limit_lines(summary: Summary) -> Iterator[str]:
             yield _memory_line(summary)
     elif reason := summary.get("notes", {}).get("limit"):
         yield reason
-
-
-def replay_line(scheduler: str, summary: Summary) -> Iterator[str]:
-    """Yield a line that compares a log's replay with the highest possible service, if known."""
-    if not has_limit(summary):
-        return
-    line = limit_line(summary)
-    is_work = summary.get("limit_cause", WORK) == WORK
-    start = f"The replay under {scheduler} reaches" if is_work else f"Replayed under {scheduler},"
-    yield f"{start} {line}."
 
 
 def lost_against(first: Sequence[Summary], second: Sequence[Summary], names: list[str]) -> str:

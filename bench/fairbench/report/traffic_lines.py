@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fairbench.errors import printable
 from fairbench.files.times import ClockTime
 from fairbench.metrics.floods import Flood, Harm, floods, harm_of
-from fairbench.metrics.traffic import Overload, Traffic
+from fairbench.metrics.traffic import Traffic
 from fairbench.report.numbers import number, percent
 
 MANY = 1000.0  # A larger multiple of the other clients' mean load is printed as "over 1,000".
@@ -116,17 +116,6 @@ def shortfall_line(found: Shortfall, clock: ClockTime | None) -> str:
     when = window(found.start_s, found.end_s, clock)
     return (
         f"{printable(found.client)} received {percent(found.share)} of its fair share from {when}."
-    )
-
-
-def overload_line(traffic: Traffic, found: Overload, basis: str) -> str:
-    """Return a sentence on an overload: how many clients wait, when, and how long."""
-    why = "No single client floods:" if len(traffic.clients) > 1 else "The log has one client:"
-    who = f"{found.clients:,} of {len(traffic.clients):,} clients wait"
-    return (
-        f"{who} long from {window(found.start_s, found.end_s, traffic.clock)}: median {TTFT} "
-        f"{number(found.median_s)} s, P95 {number(found.p95_s)} s, {basis}. {why} the servers "
-        "are overloaded."
     )
 
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from fairbench.results.references import stored_reference as stored_reference
     from fairbench.results.run_facts import check_metrics_of as check_metrics_of
     from fairbench.results.run_facts import read_tables as read_tables
+    from fairbench.results.store import ANSWER as ANSWER
     from fairbench.results.store import MANIFEST as MANIFEST
+    from fairbench.results.store import QUESTION as QUESTION
     from fairbench.results.store import SUMMARY as SUMMARY
     from fairbench.results.store import SWEEP_FILE as SWEEP_FILE
     from fairbench.results.store import SweepStore as SweepStore
@@ -38,8 +40,8 @@ __getattr__ = lazy_names(
         "references": "reference_for reference_of reference_spec stored_reference",
         "run_facts": "check_metrics_of read_tables",
         "store": (
-            "MANIFEST SUMMARY SWEEP_FILE SweepStore is_run read_json read_run runs_in "
-            "write_json write_text"
+            "ANSWER MANIFEST QUESTION SUMMARY SWEEP_FILE SweepStore is_run read_json read_run "
+            "runs_in write_json write_text"
         ),
         "summary": "check_summary",
     },

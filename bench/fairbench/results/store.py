@@ -293,6 +293,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 SWEEP_FILE = "sweep.toml"
+QUESTION, ANSWER = "plan.json", "answer.json"  # A plan is a sweep with these files.
 
 AloneRows = Sequence[Mapping[str, Any]]
 """The latencies of clients that were simulated alone, one row per client."""

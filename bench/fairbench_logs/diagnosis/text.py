@@ -11,24 +11,27 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.diagnosis.access_log import FIRST_TOKEN, RESPONSE
-from fairbench.diagnosis.diagnosis import (
+from fairbench.errors import printable
+from fairbench.metrics.floods import LEAST_REQUESTS, Harm
+from fairbench.metrics.limit import WORK
+from fairbench.metrics.traffic import LONG_S
+from fairbench.report.limit_lines import has_limit, limit_line
+from fairbench.report.numbers import number, percent, seconds, whole, written
+from fairbench.report.result_lines import is_extrapolated, stall_lines
+from fairbench.report.table import cut_middle, plain_table, printed
+from fairbench.report.traffic_lines import flood_line, harm_line, window, window_list
+from fairbench.results.store import Summary
+from fairbench_logs.diagnosis.access_log import FIRST_TOKEN, RESPONSE
+from fairbench_logs.diagnosis.diagnosis import (
     Diagnosis,
     best_fair,
     logged_waits,
     others_waits,
     unlike_replay,
 )
-from fairbench.diagnosis.replay import ReplayedRun
-from fairbench.errors import printable
-from fairbench.metrics.floods import LEAST_REQUESTS, Harm
-from fairbench.metrics.traffic import LONG_S, Overload, overload_of
-from fairbench.planning.table import needed_line
-from fairbench.report.limit_lines import replay_line
-from fairbench.report.numbers import number, percent, seconds, whole, written
-from fairbench.report.result_lines import is_extrapolated, stall_lines
-from fairbench.report.table import cut_middle, plain_table, printed
-from fairbench.report.traffic_lines import flood_line, harm_line, overload_line, window, window_list
+from fairbench_logs.diagnosis.replay import ReplayedRun
+from fairbench_logs.overload import Overload, overload_line, overload_of
+from fairbench_logs.planning.table import needed_line
 
 NOBODY = "Nobody floods"
 NOT_YOURS = "Only on the simulated cluster, not on yours"
@@ -165,6 +168,16 @@ def limit_lines(found: Diagnosis) -> Iterator[str]:
     if found.first is not None:
         for line in replay_line(found.first.scheduler, found.first.summary):
             yield _marked(line) if unlike_replay(found) else line
+
+
+def replay_line(scheduler: str, summary: Summary) -> Iterator[str]:
+    """Yield a line that compares a log's replay with the highest possible service, if known."""
+    if not has_limit(summary):
+        return
+    line = limit_line(summary)
+    is_work = summary.get("limit_cause", WORK) == WORK
+    start = f"The replay under {scheduler} reaches" if is_work else f"Replayed under {scheduler},"
+    yield f"{start} {line}."
 
 
 def concurrency_lines(found: Diagnosis) -> list[str]:

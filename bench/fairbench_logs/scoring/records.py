@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fairbench.errors import DataError, UsageError, printable
-from fairbench.files.times import UNITS, ClockTime, clock_of, number_of
+from fairbench.files.times import ClockTime, clock_of, number_of
 from fairbench.metrics.records import (
     FINISHED,
     REFUSED,
@@ -31,8 +31,8 @@ from fairbench.records.log_reader import FileColumns, ReadOptions
 from fairbench.records.requests import FileRequests as Records
 from fairbench.records.requests import read_requests
 from fairbench.results.run_facts import MAX_WORKER
-from fairbench.scoring.arrays import FIELDS, NAMED, TWICE, Mended, arrays_of, check_needed
-from fairbench.scoring.states import SIGNS
+from fairbench_logs.scoring.arrays import FIELDS, NAMED, TWICE, Mended, arrays_of, check_needed
+from fairbench_logs.scoring.states import SIGNS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +79,7 @@ def read_scored(
     layout: str | None = None,
     names: Mapping[str, str] | None = None,
     line: int | None = None,
-    unit_s: float | None = None,
+    unit: str | None = None,
     registered: Sequence[str] = (),
 ) -> Scored:
     """Read the request records of one run as tables; times of all files must have one origin.
@@ -92,7 +92,7 @@ def read_scored(
         layout: The name of the files' format, one of ``LAYOUTS``, or None to detect the format.
         names: The column name of each field whose column is not recognised.
         line: The number of the line with the column names, from 1, or None to detect the line.
-        unit_s: The unit of times, such as 0.001 for ms; None means the file's stated unit, or 1 s.
+        unit: The unit of times, such as "ms"; None means the file's stated unit, or seconds.
         registered: Clients that exist even if they sent no request. Registered clients come first,
             and other clients follow in order of appearance.
     """
@@ -102,7 +102,6 @@ def read_scored(
                 f"{path}: the file is given {count} times, so its requests would be repeated"
             )
     asked = score_asked(mapped(names or {}), layout, line)
-    unit = None if unit_s is None else next(u for u, ns in UNITS.items() if ns == unit_s * 1e9)
     parts = [read_requests(path, asked, unit) for path in paths]
     for part in parts:
         check_needed(part.columns)

@@ -11,12 +11,12 @@ from rich.text import Text
 
 from fairbench.metrics.catalogue import metric_of
 from fairbench.metrics.metric import Form
-from fairbench.planning.question import REPLICAS, USERS
 from fairbench.report.limit_lines import limit_line
 from fairbench.report.numbers import UNDEFINED, WRITERS, index, number
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
 from fairbench.results.intervals import METHOD
 from fairbench.results.summary import basis, trace_lines
+from fairbench_logs.planning.question import REPLICAS, USERS
 
 MET, MISSED, DOUBTFUL = "green", "red", "yellow"
 WORST_SHOWN = 10

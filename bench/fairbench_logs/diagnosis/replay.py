@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fairbench.api.logs import FCFS
 from fairbench.config import ExperimentSpec
 from fairbench.config.resolve import experiment
-from fairbench.diagnosis import FCFS
 from fairbench.execute.tasks import Failure, Interruption, RunContext
 from fairbench.execute.workload_check import MeanCall, gpu_s, machine_of
 from fairbench.files.times import ClockTime

@@ -13,11 +13,11 @@ from fairbench.files.times import MAX_TIME_S, is_missing, number_of
 from fairbench.metrics.records import FINISHED, REFUSED, Flags, Floats
 from fairbench.records.column_names import FIRST, LAST, OWN, first_columns, nearest
 from fairbench.records.layouts import PLAIN
-from fairbench.records.log_reader import FileColumns, listed
+from fairbench.records.log_reader import ColumnValues, FileColumns, listed, shown
 from fairbench.records.requests import FileRequests
-from fairbench.records.times import check_moments, numbers
+from fairbench.records.times import numbers, of_other_clock
 from fairbench.results.run_facts import MAX_COUNT, MAX_WORKER
-from fairbench.scoring.states import FAILED, UNSAID, errors_of, signed, states_of
+from fairbench_logs.scoring.states import FAILED, UNSAID, errors_of, signed, states_of
 
 TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
 COUNTS = {**dict.fromkeys(TOKENS, (0, MAX_COUNT)), "worker": (-1, MAX_WORKER)}
@@ -225,13 +225,13 @@ def _ends_of(requests: FileRequests, nothing: Flags) -> tuple[Floats, Floats, An
     length = len(start)
     first = times.moments("first_token", skipped=nothing).seconds
     for column in columns.of_fields("first_token")[:1]:
-        check_moments(columns, column, first, start)
+        _check_moments(columns, column, first, start)
     ttft = times.lengths("ttft", nothing)
     latency = times.lengths("latency", nothing)
     first = np.where(np.isnan(first), start + ttft, first)
     end = times.moments("end", skipped=nothing).seconds
     for column in columns.of_fields("end")[:1]:
-        check_moments(columns, column, end, start)
+        _check_moments(columns, column, end, start)
     times.check_lengths(latency, first - start, "latency")
     times.check_lengths(ttft, np.where(np.isnan(end), latency, end - start), "ttft")
     last = np.where(np.isnan(end), start + latency, end)
@@ -256,6 +256,28 @@ def _ends_of(requests: FileRequests, nothing: Flags) -> tuple[Floats, Floats, An
     for row, one in enumerate(gaps or ()):
         made[row] = one
     return first, last, made
+
+
+def _check_moments(
+    columns: FileColumns, column: ColumnValues, moments: Floats, start: Floats
+) -> None:
+    """Raise DataError for a time that precedes its request's start or is on another clock.
+
+    The usual cause of such times is a column of durations that was read as points in time.
+    """
+    way = {"end": "latency", "first_token": "ttft"}.get(column.field)
+    wrong = (of_other_clock(moments, start) & (moments <= MAX_TIME_S)) | (moments < start)
+    if way is None or not wrong.any():
+        return
+    row = int(np.argmax(wrong))
+    what = {"end": "its end", "first_token": "its first token"}[column.field]
+    said = (
+        f"{what} is before its start"
+        if moments[row] < start[row]
+        else f"{what} is not on the clock of its start"
+    )
+    hint = f"if {column.name} is a length of time, --map {way}={column.name}"
+    raise columns.problem(row, f"{said} ({shown(column.field, column.values[row])}): {hint}")
 
 
 def _sums(gaps: list[Floats]) -> Floats:

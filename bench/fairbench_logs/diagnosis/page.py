@@ -6,20 +6,8 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from fairbench.diagnosis.access_log import FIRST_TOKEN, AccessLog
-from fairbench.diagnosis.diagnosis import Diagnosis, best_fair, others_waits, renamed, unlike_replay
-from fairbench.diagnosis.text import (
-    answer_lines,
-    basis_lines,
-    diagnosis_title,
-    headings,
-    log_line,
-    missing_lines,
-    replay_rows,
-)
 from fairbench.report.numbers import number
 from fairbench.report.pages import page
-from fairbench.report.pages.log_page import log_page
 from fairbench.report.pages.traffic_figures import (
     flood_headlines,
     traffic_figures,
@@ -28,6 +16,25 @@ from fairbench.report.pages.traffic_figures import (
     waits_figure,
 )
 from fairbench.report.traffic_lines import JudgedTraffic, judged
+from fairbench.workloads.traces.read import TraceParams
+from fairbench_logs.diagnosis.access_log import FIRST_TOKEN, read_log
+from fairbench_logs.diagnosis.diagnosis import (
+    Diagnosis,
+    best_fair,
+    others_waits,
+    renamed,
+    unlike_replay,
+)
+from fairbench_logs.diagnosis.text import (
+    answer_lines,
+    basis_lines,
+    diagnosis_title,
+    headings,
+    log_line,
+    missing_lines,
+    replay_rows,
+)
+from fairbench_logs.traffic_page import traffic_page
 
 MEANING = (
     "Waits are times to first token of the requests that arrived{when}. Share in the worst "
@@ -119,8 +126,9 @@ def _figures(found: Diagnosis) -> Iterator[page.Figure]:
         yield page.Figure(figure.svg, f"Replayed under {best.scheduler}. {figure.caption}")
 
 
-def access_log_page(log: AccessLog) -> page.Page:
+def log_page(params: TraceParams) -> page.Page:
     """Return the report page of an access log: load over time, floods, and recorded waits."""
+    log = read_log(params)
     warnings = [f"Synthetic: {log.synthetic}."] if log.synthetic else []
     warnings += [f"All requests count as one client: {log.nameless}."] if log.nameless else []
     if not log.counted:
@@ -131,6 +139,6 @@ def access_log_page(log: AccessLog) -> page.Page:
         counted = "counted in the load" if log.measured == FIRST_TOKEN else "left out"
         failed = f", {log.table.left_out:,} {log.table.who_left_out} {counted}"
     provenance = f"{log.format}, SHA-256 {log.sha256[:12]}{failed}."
-    return log_page(
+    return traffic_page(
         Path(log.file).name, provenance, judged(log.traffic), log.measured, warnings=warnings
     )

@@ -10,19 +10,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fairbench.api.logs import FAIR, FCFS
 from fairbench.config.defaults import DEFAULTS
 from fairbench.config.flags import RUN
 from fairbench.config.parse_flags import place_flags
 from fairbench.config.resolve import trace_params
-from fairbench.diagnosis import FAIR, FCFS, SESSION_SLO, USUAL_SLO, access_log
-from fairbench.diagnosis.replay import LogReplay, ReplayedRun, prepared, replayed, usual_replicas
 from fairbench.errors import DataError, Interrupted, UsageError
 from fairbench.execute.tasks import RunContext
 from fairbench.metrics.floods import Flood, Harm, flood_windows, floods, harm_of, requests_of
 from fairbench.metrics.records import Flags
 from fairbench.metrics.traffic import Traffic
-from fairbench.planning.carry_out import begin_plan, carry_out
-from fairbench.planning.question import Clusters, PlanQuestion
+from fairbench_logs.diagnosis import SESSION_SLO, USUAL_SLO, access_log
+from fairbench_logs.diagnosis.replay import (
+    LogReplay,
+    ReplayedRun,
+    prepared,
+    replayed,
+    usual_replicas,
+)
+from fairbench_logs.planning.carry_out import begin_plan, carry_out
+from fairbench_logs.planning.question import Clusters, PlanQuestion
 
 # The largest number of replicas that a plan tries is TIMES_USUAL times the number in the replay,
 # and at least LEAST_HIGH.

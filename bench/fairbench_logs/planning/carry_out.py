@@ -12,8 +12,11 @@ from fairbench.config.sweep import Sweep, grid_of, make_sweep
 from fairbench.errors import DataError, RunFailed
 from fairbench.execute.simulations import jobs_left, run_jobs
 from fairbench.execute.tasks import RunContext
-from fairbench.planning.question import Clusters, PlanChoice, PlanQuestion
-from fairbench.planning.search import (
+from fairbench.results.comparison import compare
+from fairbench.results.new_directories import run_folder
+from fairbench.results.store import ANSWER, QUESTION, Summary, SweepStore, read_json, write_json
+from fairbench_logs.planning.question import Clusters, PlanChoice, PlanQuestion
+from fairbench_logs.planning.search import (
     JudgedTarget,
     Search,
     SmallestSize,
@@ -23,11 +26,6 @@ from fairbench.planning.search import (
     judge,
     largest,
 )
-from fairbench.results.comparison import compare
-from fairbench.results.new_directories import run_folder
-from fairbench.results.store import Summary, SweepStore, read_json, write_json
-
-QUESTION, ANSWER = "plan.json", "answer.json"
 
 
 class _Walk:

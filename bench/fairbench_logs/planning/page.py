@@ -10,9 +10,13 @@ from typing import Any
 from fairbench.config.sweep import sweep_toml
 from fairbench.errors import DataError
 from fairbench.metrics.catalogue import metric_of
-from fairbench.planning.carry_out import ANSWER, QUESTION
-from fairbench.planning.question import USERS
-from fairbench.planning.table import (
+from fairbench.report.numbers import number
+from fairbench.report.pages import page
+from fairbench.report.pages.chart import ChartPoint, PointSeries, point_chart
+from fairbench.report.palette import scheduler_series
+from fairbench.results.store import ANSWER, SWEEP_FILE, SweepStore, read_json
+from fairbench_logs.planning.question import USERS
+from fairbench_logs.planning.table import (
     head_lines,
     needed_line,
     remarks_of,
@@ -20,19 +24,9 @@ from fairbench.planning.table import (
     target_text,
     unlike_line,
 )
-from fairbench.report.numbers import number
-from fairbench.report.pages import page
-from fairbench.report.pages.chart import ChartPoint, PointSeries, point_chart
-from fairbench.report.palette import scheduler_series
-from fairbench.results.store import SWEEP_FILE, SweepStore, read_json
 
 Row = Mapping[str, Any]
 LOAD = ", {:g} x the load"
-
-
-def is_plan(path: Path) -> bool:
-    """Return whether a directory holds a capacity plan."""
-    return (path / QUESTION).is_file()
 
 
 def plan_page(path: Path) -> page.Page:

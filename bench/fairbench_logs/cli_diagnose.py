@@ -7,13 +7,15 @@ from typing import Annotated, Any, Unpack
 import typer
 from typer import Option
 
-from fairbench import diagnosis, execute, planning
+from fairbench import execute
 from fairbench import report as reporting
+from fairbench.api.logs import FAIR, FCFS
 from fairbench.cli import options
-from fairbench.cli.output import check_writable, print_json, show
+from fairbench.cli.output import print_json, show
 from fairbench.config.flags import RUN, LogFlags
 from fairbench.config.parse_flags import split_commas
-from fairbench.diagnosis import FAIR, FCFS
+from fairbench_logs import diagnosis, planning
+from fairbench_logs.cli_page import ReportFile, check_writable
 
 
 @options.takes(LogFlags)
@@ -58,7 +60,7 @@ def diagnose_log(
             help="Skip the search for the smallest number of replicas that meets the targets.",
         ),
     ] = False,
-    report: options.ReportFile = None,
+    report: ReportFile = None,
     as_json: Annotated[bool, options.json_option("the diagnosis")] = False,
     disable_tqdm: options.NoProgress = False,
     **log_flags: Unpack[LogFlags],

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.metrics.censored_latency import PERCENTS
 from fairbench.metrics.reasons import NOT_CONTENDED
-from fairbench.planning.question import USERS, Clusters, PlanChoice, Slo
-from fairbench.report.limit_lines import mean_limit
+from fairbench.report.limit_lines import NEEDED, has_limit
 from fairbench.results.intervals import t_interval
 from fairbench.results.store import Summary
 from fairbench.results.summary import NOBODY_NAMED, Value, is_nobody_named, value_of
+from fairbench_logs.planning.question import USERS, Clusters, PlanChoice, Slo
 
 Search = Generator[list[int], Mapping[int, bool], "SmallestSize"]
 """A generator that yields lists of sizes to try, and receives whether each size is sufficient.
@@ -269,6 +270,14 @@ def _row(
         if choice in question.planned and dp and not question.most
         else [],
     }
+
+
+def mean_limit(summaries: Sequence[Summary]) -> Summary | None:
+    """Return means over seeds of the metrics in ``NEEDED``; None if a run lacks a metric."""
+    if not summaries or not all(map(has_limit, summaries)):
+        return None
+    first = {key: summaries[0].get(key) for key in ("dp", "limit_cause")}
+    return first | {key: fmean(one[key] for one in summaries) for key in NEEDED}
 
 
 def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:

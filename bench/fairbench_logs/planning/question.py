@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
+from fairbench.api.logs import NUM_RUNS
 from fairbench.config import ExperimentSpec
 from fairbench.config.defaults import DEFAULTS
 from fairbench.config.resolve import experiment
@@ -186,8 +187,6 @@ USERS, REPLICAS = "users", "replicas"
 """A plan seeks either the most users of a cluster or the fewest replicas."""
 # A plan tries at most 64 times as many users as the workload has by default.
 MOST_TIMES = 64
-
-NUM_RUNS = 3
 
 
 class PlanChoice(NamedTuple):

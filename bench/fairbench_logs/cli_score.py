@@ -9,15 +9,17 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from fairbench import metrics, records, scoring
+from fairbench import metrics, records
 from fairbench import report as reporting
 from fairbench.cli import output
-from fairbench.cli.options import ReportFile, Weights, json_option, option_of
+from fairbench.cli.options import Weights, json_option, option_of
 from fairbench.config.flags import RUN
 from fairbench.config.parse_flags import goodput_flag, parse_weights, split_commas
 from fairbench.errors import UsageError
 from fairbench.metrics.shown_percentiles import parse_percentiles
 from fairbench.records.layouts import NAMES
+from fairbench_logs import scoring
+from fairbench_logs.cli_page import ReportFile, check_writable
 
 
 class Unit(StrEnum):
@@ -34,9 +36,6 @@ class Latency(StrEnum):
 
     PROGRAM = "program"
     TTFT = "ttft"
-
-
-UNITS_S = {Unit.S: 1.0, Unit.MS: 1e-3, Unit.US: 1e-6, Unit.NS: 1e-9}
 
 
 def score(
@@ -130,7 +129,7 @@ def score(
     """
     if window_end is not None and window_end <= (window_start or 0.0):
         raise UsageError(f"--window-end {window_end:g}: must be above --window-start")
-    output.check_writable(report)
+    check_writable(report)
     window, ranks = (window_start, window_end), parse_percentiles(percentiles or "")
     if any(path.is_dir() for path in files):
         others = (layout, names, time_unit, line, clients, misbehaving, weights, goodput, latency)
@@ -152,7 +151,7 @@ def score(
             layout=layout,
             names=records.parse_map(names or [], scoring.NEEDED),
             line=line,
-            unit_s=None if time_unit is None else UNITS_S[time_unit],
+            unit=time_unit,
             registered=split_commas("--clients", clients) if clients else [],
         )
         requests = scored.requests

@@ -9,18 +9,19 @@ import numpy as np
 
 from fairbench.errors import printable
 from fairbench.metrics.records import Floats
-from fairbench.metrics.traffic import Traffic, overload_of
+from fairbench.metrics.traffic import Traffic
 from fairbench.report.numbers import percent, seconds, whole
 from fairbench.report.pages import page
 from fairbench.report.pages.traffic_figures import flood_headlines, traffic_figures
-from fairbench.report.traffic_lines import TTFT, JudgedTraffic, overload_line, traffic_lines
+from fairbench.report.traffic_lines import TTFT, JudgedTraffic, traffic_lines
+from fairbench_logs.overload import overload_line, overload_of
 
 MOST_ROWS = 30
 NOBODY = "There is no flood: no client sends much more than other clients."
 PEAK_S = 60.0
 
 
-def log_page(
+def traffic_page(
     name: str,
     provenance: str,
     found: JudgedTraffic,

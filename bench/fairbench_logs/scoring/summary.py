@@ -19,7 +19,6 @@ from fairbench.metrics.optional_entries import STALLS
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.traffic import traffic_of
-from fairbench.report.pages.log_page import log_page
 from fairbench.report.pages.page import Definitions, Page, Paragraph, Section
 from fairbench.report.pages.run_page import session_section, stall_section
 from fairbench.report.result_lines import notes_of, results_of
@@ -29,9 +28,10 @@ from fairbench.results.store import EXPERIMENT, SUMMARY, read_run
 from fairbench.results.summary import NOBODY_NAMED, check_whole
 from fairbench.schedulers.base import checked_weights
 from fairbench.schedulers.registry import build_local, build_router
-from fairbench.scoring.records import Scored
 from fairbench.targets import named_targets
 from fairbench.tenants import with_tenants
+from fairbench_logs.scoring.records import Scored
+from fairbench_logs.traffic_page import traffic_page
 
 NO_BOUND = "the scheduler of these records is not known"
 NO_ADMISSION = "the records do not say when requests were admitted"
@@ -212,7 +212,7 @@ def score_page(scored: Scored, summary: dict[str, Any], names: Sequence[str]) ->
     if notes:
         sections.append(Section("Metrics without a value, and the reason", notes, folded=True))
     provenance = f"Scored from records ({summary['layout']})."
-    return log_page(", ".join(names), provenance, judged(traffic), TTFT, sections=sections)
+    return traffic_page(", ".join(names), provenance, judged(traffic), TTFT, sections=sections)
 
 
 def score_run(

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Unpack
+from typing import Annotated, Any, Unpack
 
+import typer
 from typer import Option
 
-from fairbench import config, diagnosis, execute, figures, planning, report, results
+from fairbench import config, execute, figures, report, results
+from fairbench.api.logs import NUM_RUNS
 from fairbench.cli import options
-from fairbench.cli.output import print_plan
+from fairbench.cli.output import print_json, show
 from fairbench.config.flags import PICTURE, RESUME, RUN, SEEDS, PlanFlags
 from fairbench.config.parse_flags import COMMON, parse_assignments, split_commas, values_of
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.executors import LOCAL, executor_named
+from fairbench_logs import diagnosis, planning
 
 # defaults of --dp (SIZES, or ONE if --max users is given) and of --loads
 SIZES, ONE, LOADS = "1..32", "1", "1"
@@ -79,7 +83,9 @@ def plan(
     num_runs: Annotated[
         int | None,
         options.option_of(
-            SEEDS, "Number of seeds of each cluster size; all sizes use the same seeds.", default=3
+            SEEDS,
+            "Number of seeds of each cluster size; all sizes use the same seeds.",
+            default=NUM_RUNS,
         ),
     ] = None,
     certain: Annotated[
@@ -121,7 +127,7 @@ def plan(
     exits with code 1 if no size in the range meets the targets with the first scheduler on the
     first GPU.
     """
-    from fairbench.planning.carry_out import begin_plan, carry_out, question_of
+    from fairbench_logs.planning.carry_out import begin_plan, carry_out, question_of
 
     if plot is not None:
         figures.check_plot(plot)
@@ -135,7 +141,7 @@ def plan(
             gpus=split_commas("--gpu", gpu or RUN["gpu"].default),
             loads=sorted(values_of(float)("--loads", loads or LOADS)),
             prices=_prices(price),
-            num_runs=num_runs or planning.NUM_RUNS,
+            num_runs=num_runs or NUM_RUNS,
             certain=certain,
             every=every,
             sharing=not no_sharing,
@@ -165,6 +171,15 @@ def plan(
         raise RunFailed(
             f"{whole}{'' if every else ' (some sizes were not tested; give --every to test all)'}"
         )
+
+
+def print_plan(answer: Mapping[str, Any], path: Path, *, as_json: bool) -> None:
+    """Print the result of a capacity plan on stdout, as text or JSON."""
+    if as_json:
+        print_json(answer, path)
+        return
+    show(planning.answer_text, answer)
+    typer.echo(f"files  {path / results.ANSWER}")
 
 
 def _replica_range(text: str) -> tuple[int, int]:
