@@ -32,8 +32,8 @@ ROUTING_KEY = "x-smg-routing-key"
 SESSION = "x-session-id"
 
 # ``DEADLINE`` holds the milliseconds within which a request should be finished. The headers
-# ``OBJECTIVE_ALIASES``, of llm-d and of earlier releases of the Gateway API inference extension,
-# name a request's objective, which is a set of latency targets.
+# ``OBJECTIVE_ALIASES`` name a request's objective (a set of latency targets) in llm-d and in
+# earlier releases of the Gateway API inference extension.
 DEADLINE = "x-request-deadline-ms"
 OBJECTIVE_ALIASES = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 

@@ -36,7 +36,7 @@ class PluginAdmission:
         self._passed_over = False
         # the request that the pass skipped because the batch had no free slot
         self._no_slot: Req | None = None
-        self._leaves_out = False  # whether ``calc_priority`` must only mark prefixes as used
+        self._leaves_out = False  # whether ``calc_priority`` must not sort the queue
         self.theirs_preempts = False  # whether SGLang itself preempts requests of lower priority
 
     def admit(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
