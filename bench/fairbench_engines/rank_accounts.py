@@ -126,8 +126,8 @@ class CounterRanks(RankAccount):
         self._account.elsewhere = elsewhere
 
     def active(self) -> Collection[str]:
-        # Other ranks use only the counters of waiting clients, and ``tell`` publishes which clients
-        # wait.
+        # No client is listed, because ``tell`` already publishes this rank's waiting clients, and
+        # other ranks need no other counters.
         return ()
 
     @contextmanager

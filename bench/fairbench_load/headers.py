@@ -44,8 +44,8 @@ BODY_SESSION = "prompt_cache_key"
 DEPTH = "x-fairbench-depth"
 # In an answer of the router, ``WORKER`` is the number of the worker that served the request.
 WORKER = "x-fairbench-worker"
-# In a request, ``ROUTERS`` holds the ids of the routers that the request has passed. In the answer
-# to a health check, ``ROUTERS`` holds the id of the answering router.
+# In a request, the header ``ROUTERS`` holds the ids of all routers that have forwarded the request.
+# In the answer to a health check, ``ROUTERS`` holds the id of the answering router.
 ROUTERS = "x-fairbench-routers"
 # In an answer of the router, ``DEMOTED`` is 1 if admission control lowered the request's priority.
 DEMOTED = "x-fairbench-demoted"

@@ -83,7 +83,8 @@ MEASURES = {
     "share": "min. fair share,\nparts of the largest",
     "limit": "service,\nparts of the limit",
 }
-# ``OFFSETS`` shifts published, capped and tuned pairs vertically, as a fraction of a row.
+# ``OFFSETS`` are vertical shifts of the marks for published, capped and tuned settings, as
+# fractions of a row's height.
 OFFSETS = {PUBLISHED: 0.24, CAPPED: 0.0, TUNED: -0.24}
 
 

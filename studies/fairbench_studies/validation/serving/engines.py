@@ -44,7 +44,8 @@ server's threads do not block each other. Profiles measured on a server contain 
 asynchronous scheduling, the GPU never waits for the host, so ``host_ms`` of profiles that were not
 measured on a server is set to 0.
 """
-# If a profile was not measured on a server, the profile's grade begins with one of these texts.
+# If a profile was not measured on a server, the profile's grade begins with a text in
+# ``_NOT_SERVED``.
 _NOT_SERVED = ("operators:", "derived:", "fitted to measured operators")
 ASYNC_FROM = (0, 14)  # first release of vLLM that uses async_scheduling by default
 # The published command lines of the DLPM authors' fork of SGLang set a memory fraction of
