@@ -126,8 +126,8 @@ class CounterRanks(RankAccount):
         self._account.elsewhere = elsewhere
 
     def active(self) -> Collection[str]:
-        # No client is listed, because ``tell`` already publishes this rank's waiting clients, and
-        # other ranks need no other counters.
+        # No client is listed, because other ranks need only the waiting clients, which ``tell``
+        # publishes.
         return ()
 
     @contextmanager

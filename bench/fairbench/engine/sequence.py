@@ -118,7 +118,7 @@ class Sequence:
         self.joined_step = 0
         self.cached_tokens = self.extend_tokens = self.recompute_tokens = 0
         # ``compulsory_tokens`` is the number of prompt tokens that would miss even in an unlimited
-        # cache. ``DistinctPrefixes`` computes ``compulsory_tokens`` when the request ends.
+        # cache.
         self.compulsory_tokens = 0
         self.retractions = 0
         # ``host_tokens`` is the length of the request's prefix that has a copy in CPU memory.

@@ -228,7 +228,7 @@ class TimingProfile:
     # ``fit_domain`` is None if the range of the fitted measurements is unknown.
     fit_domain: FitDomain | None = None
     # ``shared_read`` is the cost of reading context that another sequence also reads, relative to
-    # the cost of reading other context.
+    # other context.
     shared_read: float = 1.0
 
     @cached_property

@@ -83,8 +83,7 @@ MEASURES = {
     "share": "min. fair share,\nparts of the largest",
     "limit": "service,\nparts of the limit",
 }
-# ``OFFSETS`` are vertical shifts of the marks for published, capped and tuned settings, as
-# fractions of a row's height.
+# ``OFFSETS`` shifts the marks of published, capped and tuned settings vertically, in row heights.
 OFFSETS = {PUBLISHED: 0.24, CAPPED: 0.0, TUNED: -0.24}
 
 
