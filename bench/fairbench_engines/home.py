@@ -32,7 +32,7 @@ from fairbench_load.token_pages import narrow, segments_of
 Theirs = Any  # an engine's request
 REQUEST, PRODUCED, CLIENT = map(attrgetter, ("request", "produced", "client"))
 IS_POSITIVE = (0).__lt__
-# creates a ``Running`` from a tuple, faster than the constructor
+# ``RUNNING`` creates a ``Running`` from a tuple, and is faster than the constructor.
 RUNNING: Callable[[Any], Running] = partial(tuple.__new__, Running)
 
 

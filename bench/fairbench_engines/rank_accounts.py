@@ -126,8 +126,8 @@ class CounterRanks(RankAccount):
         self._account.elsewhere = elsewhere
 
     def active(self) -> Collection[str]:
-        # Other ranks use only the counters of waiting clients, and ``tell`` publishes which clients
-        # wait.
+        # No client is listed, because other ranks need only the waiting clients, which ``tell``
+        # publishes.
         return ()
 
     @contextmanager

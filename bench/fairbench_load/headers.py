@@ -32,8 +32,8 @@ ROUTING_KEY = "x-smg-routing-key"
 SESSION = "x-session-id"
 
 # ``DEADLINE`` holds the milliseconds within which a request should be finished. The headers
-# ``OBJECTIVE_ALIASES``, of llm-d and of earlier releases of the Gateway API inference extension,
-# name a request's objective, which is a set of latency targets.
+# ``OBJECTIVE_ALIASES`` name a request's objective (a set of latency targets) in llm-d and in
+# earlier releases of the Gateway API inference extension.
 DEADLINE = "x-request-deadline-ms"
 OBJECTIVE_ALIASES = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 
@@ -44,8 +44,8 @@ BODY_SESSION = "prompt_cache_key"
 DEPTH = "x-fairbench-depth"
 # In an answer of the router, ``WORKER`` is the number of the worker that served the request.
 WORKER = "x-fairbench-worker"
-# In a request, ``ROUTERS`` holds the ids of the routers that the request has passed. In the answer
-# to a health check, ``ROUTERS`` holds the id of the answering router.
+# In a request, the header ``ROUTERS`` holds the ids of all routers that have forwarded the request.
+# In the answer to a health check, ``ROUTERS`` holds the id of the answering router.
 ROUTERS = "x-fairbench-routers"
 # In an answer of the router, ``DEMOTED`` is 1 if admission control lowered the request's priority.
 DEMOTED = "x-fairbench-demoted"

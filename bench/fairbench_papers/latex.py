@@ -74,7 +74,7 @@ def table_columns(cells: Cells, keys: Sequence[str]) -> list[Column]:
         chosen = [known_key(key) for key in keys]
         for key in chosen:
             if key not in known:
-                raise UsageError(f"--columns {key}: these runs have no value of this metric")
+                raise UsageError(f"--columns {key}: no run has a value of this metric")
         return [column_of(key, Display.COMPARISON) for key in dict.fromkeys(chosen)]
     columns = [column for column in comparison_columns(cells) if column.key in known]
     main = (RATE, f"victim_p{tail_of(cells)}_s", SHARE)

@@ -16,7 +16,8 @@ TRIPS_AFTER = 3
 FIRST_REST_S = 5.0
 # maximum number of seconds for which a worker with an open breaker gets no requests
 LONGEST_REST_S = 60.0
-# maximum number of entries in each table: refused kinds of requests, clients, failed workers
+# maximum number of entries in each of the breaker's tables (refused kinds of requests, clients,
+# failed workers)
 MOST_KINDS = 1024
 
 

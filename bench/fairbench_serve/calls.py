@@ -423,6 +423,6 @@ def _check_tools(tools: list[dict[str, Any]] | None) -> None:
         )
         if not kind.startswith(_OWN_TOOLS):
             raise bad_request(
-                f"tools: type {kind[:64]!r}: the router does not forward tools that the worker "
-                "runs, because they cause further outputs, and it reserves only one output"
+                f"tools: type {kind[:64]!r}: leave out this type of tool; the router does not "
+                "forward tools that the worker runs"
             )

@@ -138,7 +138,7 @@ class Exchange:
             if self._reader.has_new_output:
                 self.flight.output_tokens = self._reader.output_so_far
                 self.on_heard()
-            # While a slow client reads, the router reads nothing from the worker.
+            # While the router waits for a slow client, it reads nothing from the worker.
             await self._write(stream, told)
         rest, failed = self._reader.rest(), self._reader.usage().failed
         self._check_unsent()

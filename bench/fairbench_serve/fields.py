@@ -365,7 +365,7 @@ MOST_DEPTH = 32  # maximum number of nested levels of a schema
 # maximum number of repetitions that a schema may allow; limits of nested elements are multiplied
 MOST_REPEATS = 10_000
 LARGEST_NUMBER = 2**63  # largest absolute value of a number in a schema
-ANY_OBJECT = "$$ANY$$"  # SGLang's schema for any object
+ANY_OBJECT = "$$ANY$$"  # schema with which SGLang allows any JSON object
 FORMAT, FORMATS = "response_format", ("text", "json_object", "json_schema")
 # fields that may contain JSON as a string
 SCHEMA_TEXTS = frozenset({"json_schema", "structural_tag"})

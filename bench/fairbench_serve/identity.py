@@ -26,7 +26,7 @@ MAX_LENGTH = 128
 # maximum number of characters of a body field that names the client, such as an e-mail address
 MAX_BODY_LENGTH = 512
 HASHED, HASH_BYTES = "user-", 10
-# A session's number has few bytes, so that it fits into the header for the worker.
+# A session's number is a hash of the session's name with ``SESSION_BYTES`` bytes.
 NO_SESSION, SESSION_BYTES = -1, 7
 # loopback names that a request's Host header may contain, also if the request uses an SSH tunnel
 LOOPBACK_HOSTS = (LOOPBACK, "localhost", "::1")

@@ -160,9 +160,7 @@ def admin_key_of(
         raise UsageError("--admin-key-file needs --admin-port")
     key = read_key(file, str(file))
     if clients is not None and key in clients.keys:
-        raise UsageError(
-            f"--admin-key-file {file}: this is the key of a client; choose another key"
-        )
+        raise UsageError(f"--admin-key-file {file}: holds the key of a client; choose another key")
     return key
 
 

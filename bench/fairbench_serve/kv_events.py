@@ -201,7 +201,7 @@ async def replayed(
 HIGH_WATER = 100_000
 # seconds without a message after which the router requests missed messages
 QUIET_S = 0.5
-# consecutive invalid messages after which a worker's KV events are ignored
+# number of consecutive invalid messages after which a worker's KV events are ignored
 MAX_UNREADABLE = 3
 
 log = logging.getLogger(__name__)

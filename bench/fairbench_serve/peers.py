@@ -53,7 +53,7 @@ PATIENCE_S = 2.0
 RELAYED_S = 30.0
 # the two components of `fairbench serve` that may share clients' totals with other routers
 ROUTER, GATEWAY = "router", "gateway"
-MOST_KNOWN = 1_000  # maximum number of routers whose totals are kept
+MOST_KNOWN = 1_000  # maximum number of routers whose client totals are kept
 
 
 class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):

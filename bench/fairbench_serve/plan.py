@@ -264,7 +264,7 @@ def named_workers(
                 f"--worker-url {worker.url}: this worker is given twice{shown}; give each worker "
                 "once"
             )
-    if all_named:  # without an admin port, no worker can be added later
+    if all_named:  # without an admin port, keys must not name other workers
         keys.check_named([worker.url for worker in workers])
     return Routed(
         name, _served(name, settings), weights, [keys.signed(worker) for worker in workers], local
@@ -291,7 +291,7 @@ def planned_workers(
     )
     moved = table_of({"weights": settings.get(f"{spec.local}.weights")})
     entitled = checked_weights(moved | dict(weights))
-    # Without a workload, the experiment knows no client names and cannot check weights.
+    # An experiment without a workload has no client names, and so cannot check weights.
     spec = spec.model_copy(update={"weights": entitled or None})
     given = {**settings, **spec.settings}
     return Routed(spec.router, _served(spec.router, given), entitled, (), spec=spec)

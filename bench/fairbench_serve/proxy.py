@@ -196,7 +196,8 @@ class Proxy:
             **{name: http.headers[name] for name in PASSED_ON if name in http.headers},
             **self._authorization(http),
             headers.ROUTERS: f"{passed},{self.config.router_id}".lstrip(",")[-MOST_PASSED:],
-            # The router makes a new id, because vLLM would use an id that the client chooses.
+            # vLLM uses this header as the request's id, so a client must not choose the header's
+            # value.
             "x-request-id": uuid4().hex,
             "Content-Type": "application/json",
         }

@@ -28,7 +28,7 @@ WAITING = ("sglang:num_queue_reqs", "vllm:num_requests_waiting")
 RUNNING = ("sglang:num_running_reqs", "vllm:num_requests_running")
 USAGE = ("sglang:token_usage", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 _SAMPLE = re.compile(r"^((?:sglang|vllm):\w+)(?:\{[^}]*\})? +(\S+)", re.MULTILINE)
-TIMEOUT = ClientTimeout(total=1.0)  # limit in seconds on a worker's report of its load
+TIMEOUT = ClientTimeout(total=1.0)  # maximum seconds to wait for a worker's load report
 BLIND_S = 5.0  # seconds without a report after which a worker's load is unknown
 
 

@@ -31,8 +31,8 @@ def reproduce(
             "--quick/--full",
             help="--quick runs one seed of each configuration, and --full runs all seeds. With "
             "FIGURE artifact, --quick builds the page from stored results, and --full first "
-            "runs all simulations. [default: all seeds; for artifact, the first seed of each "
-            "figure]",
+            "runs all simulations. [default: all seeds; for FIGURE artifact, the first seed "
+            "of each figure]",
             show_default=False,
         ),
     ] = None,

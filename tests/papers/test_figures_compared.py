@@ -183,7 +183,7 @@ def test_a_table_fits_into_a_column_and_its_width_is_a_bound(scheduler, service)
     ("columns", "error"),
     [
         ("victim_p99s", "unknown metric 'victim_p99s': choose from"),
-        ("victim_p99_s,goodput_ratio", "--columns goodput_ratio: these runs have no value"),
+        ("victim_p99_s,goodput_ratio", "--columns goodput_ratio: no run has a value"),
         ("victim_p99_s,,jain_index", "--columns"),
     ],
 )

@@ -55,7 +55,7 @@ def check_explain(explain: bool, *, single: bool, as_json: bool) -> None:
             "--explain cannot be combined with --json: the JSON output contains no explanations"
         )
     if explain and not single:
-        raise UsageError("--explain needs a single run; leave out sweeps and repeats")
+        raise UsageError("--explain needs a single run, not a sweep or several repeats")
 
 
 def terminal_look() -> tuple[bool, int]:

@@ -77,9 +77,9 @@ def sweep(
         bool,
         Option(
             "--flush-cache",
-            help="Empty the servers' caches between two runs on the same servers. This flag "
-            "changes nothing, because caches are always emptied; SGLang has a flag of this "
-            "name.",
+            help="Empty the servers' caches between two runs on the same servers. The flag has "
+            "no effect, because fairbench always empties the caches; SGLang's benchmark has a "
+            "flag of this name.",
         ),
     ] = True,
     server_python: options.ServerPython = None,

@@ -38,7 +38,7 @@ def evicts_inside(policy: object, engine: object) -> bool:
     return policy in EVICTIONS and policy not in own
 
 
-# The server of an engine has a flag for each parameter in ``CARRIED``, under the same name.
+# An engine's server has a flag for each parameter in ``CARRIED``, with the parameter's name.
 CARRIED = {
     "sglang": (
         *("chunked_prefill_size", "max_prefill_tokens", "max_running_requests"),

@@ -336,7 +336,7 @@ class KVCache(PrefixTree[KVNode]):
         if node.children:
             stored = self._stored
             if stored is not None and stored[0] is prompt and stored[1].depth == depth:
-                end = stored[1]  # the last call stored this prompt
+                end = stored[1]  # the previous call of ``insert`` stored this prompt
             else:
                 end, place = self.descend(node, prompt, place, depth)
         cached = end.depth - node.depth

@@ -117,8 +117,8 @@ class Sequence:
         # ``joined_step`` is the value of ``RunningBatch.steps`` when the request joined the batch.
         self.joined_step = 0
         self.cached_tokens = self.extend_tokens = self.recompute_tokens = 0
-        # ``compulsory_tokens`` is the number of prompt tokens that no cache could have saved, which
-        # ``DistinctPrefixes`` computes when the request ends.
+        # ``compulsory_tokens`` is the number of prompt tokens that would miss even in an unlimited
+        # cache.
         self.compulsory_tokens = 0
         self.retractions = 0
         # ``host_tokens`` is the length of the request's prefix that has a copy in CPU memory.

@@ -595,7 +595,7 @@ def store_prompt(
         (len(sequence.prompt), 0) if complete else place_at(sequence.prompt, sequence.filled)
     )
     if sequence.filled > request.input_tokens and splits == "prefilled":
-        # ``match`` also splits the node at the end of the prompt.
+        # ``match`` is called to split the node at the end of the prompt.
         cache.match(request.prompt, request.input_tokens)
 
 

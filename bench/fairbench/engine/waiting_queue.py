@@ -221,7 +221,7 @@ class MatchScan(ListScan):
 
 REQUEST = attrgetter("request")
 PS_PER_US = PS_PER_S // 10**6
-FIRST = -(1 << 62)  # a sort key before the keys of all matched requests
+FIRST = -(1 << 62)  # sort key that comes before the keys of all matched requests
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

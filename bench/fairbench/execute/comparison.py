@@ -168,7 +168,9 @@ def check_usage(
             )
     elif codes > 1 and not any(map(is_stored, arguments)):
         if baseline:
-            raise UsageError(f"baseline {baseline}: leave it out; the first engine_code is used")
+            raise UsageError(
+                f"baseline {baseline}: leave it out; the first engine_code is the baseline"
+            )
     elif not arguments:
         raise UsageError("nothing to compare: give two schedulers, files or directories")
     elif len(arguments) > 1:

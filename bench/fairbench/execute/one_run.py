@@ -84,7 +84,7 @@ def recover_run(path: Path) -> RunResult:
         manifest = build_manifest(spec, complete=False, watch=watch) | result.about
         manifest |= {"recovered": True}
         write_run(path, spec, result.tables(), result.summary, manifest)
-        # ``write_run`` has saved all records of the simulation, so its ``folder`` is not needed.
+        # ``write_run`` has stored all records, so the folder of the simulation is deleted.
         if name == SIMULATED:
             shutil.rmtree(folder)
     return result

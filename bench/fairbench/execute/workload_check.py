@@ -227,7 +227,7 @@ def _prefill_s(call: MeanCall, machine: LoadedMachine, cached: bool) -> float:
 def _decode_s(call: MeanCall, machine: LoadedMachine) -> float:
     """Return the GPU time (s) to decode a request in a full batch of similar requests."""
     context = call.input_tokens + call.output_tokens // 2
-    # A request needs KV memory for its prompt and its answer; engines reserve only slightly more.
+    # Engines reserve only slightly more KV memory than a request's prompt and answer fill.
     held = max(1, call.input_tokens + call.output_tokens)
     batch = max(1, min(machine.limit, machine.pool_tokens // held))
     step_s = machine.profile.decode_ps(batch, batch * context) / PS_PER_S

@@ -166,7 +166,7 @@ def step_parts(
         )
         read_ps = max(0, read_ps)
     whole = sum(own) + read_ps
-    # If the requests' times add up to more than the step's duration, they are scaled down.
+    # If the sum of the requests' times exceeds the step's duration, the times are scaled down.
     if whole > took_ps:
         *own, read_ps = split_in_proportion(took_ps, (*own, read_ps))
         whole = took_ps

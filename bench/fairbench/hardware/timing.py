@@ -227,7 +227,8 @@ class TimingProfile:
     frontend: Frontend = Frontend()
     # ``fit_domain`` is None if the range of the fitted measurements is unknown.
     fit_domain: FitDomain | None = None
-    # ``shared_read`` is the relative cost of reading context that another sequence also reads.
+    # ``shared_read`` is the cost of reading context that another sequence also reads, relative to
+    # other context.
     shared_read: float = 1.0
 
     @cached_property

@@ -205,7 +205,8 @@ class _Part(NamedTuple):
             touching = touching[np.argsort(part.start_s[touching], kind="stable")]
         rows = touching[in_order(part.client[touching], clients)[0]]
         before = part.client[rows] * len(cells)
-        # Numbers of rows and pairs are stored as small integers, because all parts stay in memory.
+        # Row and pair numbers are stored as small integers, because all parts of the log stay in
+        # memory.
         small = np.min_scalar_type(-max(len(part), clients * len(cells)))
         stretch = own.of_row[rows]
         return cls(

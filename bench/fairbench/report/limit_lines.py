@@ -18,7 +18,7 @@ LOSSES = {
     "idle": "idle",
 }
 """Descriptions of the causes of lost GPU time, by key."""
-LEAST_LOSS = 0.005  # Reports name only causes that lost at least this fraction of the GPU time.
+LEAST_LOSS = 0.005  # Reports omit causes that waste less than this fraction of the GPU time.
 
 
 NEEDED = (

@@ -15,7 +15,7 @@ from fairbench.results.references import THROUGHPUT, Reference
 from fairbench.results.store import Summary
 
 WHOLE_RUN = "min_entitlement_ratio"
-EQUAL = 0.005  # smaller relative differences of throughput are not reported
+EQUAL = 0.005  # relative differences of throughput below this value are not reported
 
 
 def verdict(summary: Summary, reference: Reference | None = None) -> str:

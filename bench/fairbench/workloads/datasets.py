@@ -216,7 +216,7 @@ def _video(record: Mapping[str, Any]) -> Texts:
     choices = [_string_field(record, f"a{number}") for number in range(5)]
     answer = _string_field(record, "answer")
     if answer not in ("0", "1", "2", "3", "4"):
-        raise ValueError(f"field 'answer': {answer!r} must be the number of a choice")
+        raise ValueError(f"field 'answer': {answer!r} must be the number of a choice, from 0 to 4")
     asked = " ".join([_string_field(record, "question"), *choices])
     tokens = max(1, int(text) * 256 // 30)
     return Texts(_text_field(record, "video"), ((asked, choices[int(answer)]),), tokens)

@@ -191,7 +191,7 @@ def _linear_s(shape: ModelShape, gpu: GPU, dtype: str, tokens: Column, bandwidth
         (active, read, WEIGHT_BYTES[dtype], share),
         (shape.output_weights, shape.output_weights, 2.0, 1.0),
     ):
-        # According to measurements, experts take about as long in fp8 as in 16 bits.
+        # In measurements, the experts of MoE models take about as long in fp8 as in 16 bits.
         fast = each == WEIGHT_BYTES["fp8"] and of_dense == 1.0 and gpu.fp8_tflops
         multiply = 2 * weights * tokens / ((fast or gpu.bf16_tflops) * 1e12 * gpu.compute_share)
         multiply /= of_dense

@@ -40,7 +40,7 @@ class RealReplica(ABC):
         )
         self.on_pass: Callable[[], None] | None = None
         self.engine: Any = None
-        # ``batch`` lists no requests, because ``settle`` counts all outputs.
+        # ``batch`` lists no requests, because ``settle`` updates the requests' output counts.
         self.batch: Any = types.SimpleNamespace(sequences=())
         self._tell_evicted = parts.on_evict
         self._inbox: list[Sequence] = []

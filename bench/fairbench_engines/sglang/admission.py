@@ -36,7 +36,7 @@ class PluginAdmission:
         self._passed_over = False
         # the request that the pass skipped because the batch had no free slot
         self._no_slot: Req | None = None
-        self._leaves_out = False  # whether ``calc_priority`` must only mark prefixes as used
+        self._leaves_out = False  # whether ``calc_priority`` runs only to mark prefixes as used
         self.theirs_preempts = False  # whether SGLang itself preempts requests of lower priority
 
     def admit(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
@@ -56,7 +56,8 @@ class PluginAdmission:
         new_batch, running_batch = original(scheduler, *args, **named)
         self.home.end_pass()
         self.home.tell(self.now_s())
-        # An ArmedQueue that SGLang has not iterated over must not affect later iterations.
+        # A plain list replaces the ArmedQueue, so that iterations after the pass yield SGLang's
+        # order.
         if isinstance(scheduler.waiting_queue, ArmedQueue):
             scheduler.waiting_queue = scheduler.waiting_queue[:]
         # Queue preempted requests again: SGLang 0.5.17 loses preempted requests if the pass admits

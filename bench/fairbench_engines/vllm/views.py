@@ -173,7 +173,8 @@ class KeptBlocks(KeptMatches):
         depth: int = self._manager.get_computed_blocks(theirs)[1]
         hashes, blocks = theirs.block_hashes, depth // size
         at = hashes[blocks - 1] if blocks else None
-        # vLLM always computes a prompt's last token, so a block with this token extends no match.
+        # vLLM always computes a prompt's last token, so a block with this token is never a cache
+        # hit.
         more = (blocks + 1) * size < theirs.num_tokens and blocks < len(hashes)
         return Match(depth, at, hashes[blocks] if more else None)
 

@@ -67,7 +67,10 @@ class SGLangBackend(RealServerBackend[SGLang]):
             )
         found = get_json(f"{url}/server_info").get("schedule_policy")
         if found != policy:
-            raise RunFailed(f"the server runs SGLang's own policy {found} instead of {policy}")
+            raise RunFailed(
+                f"the server runs SGLang's own policy {found} instead of {policy}; start the "
+                f"server with --schedule-policy {policy}"
+            )
 
     def served(self, info: Mapping[str, Any]) -> Served:
         params = make_params("engine", EngineParams, self.spec.settings)

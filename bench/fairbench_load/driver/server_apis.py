@@ -347,7 +347,7 @@ class OpenAIAnswer(StreamedAnswer):
         super().__init__()
         self._texts: list[str] = []
         self._events = 0
-        self._told = 0  # output tokens in the latest usage that the stream reported
+        self._told = 0  # number of output tokens in the stream's latest ``usage`` field
 
     def _read_event(self, found: AnswerJudgement, answer: Answered, payload: bytes) -> int:
         if found.output:

@@ -23,7 +23,7 @@ POLL_S = 0.1
 HEALTH_TIMEOUT_S = 5.0
 # If a server's port is taken, its log contains one of the texts ``TAKEN``.
 TAKEN = ("address already in use", "address in use")
-PROBE_BYTES = 2**16  # bytes that are written to test whether a disk is full
+PROBE_BYTES = 2**16  # number of bytes written to test whether a disk is full
 TELL_S = 30.0  # seconds between two log lines about servers that are not ready yet
 MAX_STARTS = 5  # maximum number of starts of a server if its port is already in use
 LOOK_S = 0.5  # seconds between two searches for servers that have ended

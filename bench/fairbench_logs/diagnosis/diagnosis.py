@@ -340,5 +340,5 @@ def _log_of(question: PlanQuestion) -> access_log.AccessLog | None:
     }
     try:
         return access_log.read_log(replace(trace_params(place_flags(flags, RUN)), time_scale=1.0))
-    except UsageError:  # The capacity plan itself reports the error.
+    except UsageError:  # The capacity plan reads the log, too, and reports the error.
         return None

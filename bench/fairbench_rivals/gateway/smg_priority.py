@@ -16,11 +16,11 @@ TICK_S = 5.0
 
 
 class Rules(NamedTuple):
-    """The rules of a class: reserved slots, limits on queue length and waiting time, and aging."""
+    """The rules of a priority class: slots, limits on queue length and waiting time, and aging."""
 
     name: str
     floor: int  # minimum number of slots reserved for the priority class
-    share: float  # fraction of all slots that is reserved for the class
+    share: float  # fraction of all slots that is reserved for the priority class
     queue: int
     timeout_s: float
     starved_s: float

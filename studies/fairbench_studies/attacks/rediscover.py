@@ -20,7 +20,7 @@ from fairbench_attacks.store import SearchPlan, SearchStore
 from fairbench_attacks.workload import Stakes
 from fairbench_studies.attacks.rediscovery import by_scheduler, rediscover
 
-# Each search has ``TRIALS`` trials. ``DURATION_S`` is two periods of the attack ``bursts``.
+# ``DURATION_S`` is two periods of the attack ``bursts``.
 TRIALS, DURATION_S = 192, 120.0
 
 

@@ -83,7 +83,7 @@ MEASURES = {
     "share": "min. fair share,\nparts of the largest",
     "limit": "service,\nparts of the limit",
 }
-# ``OFFSETS`` shifts published, capped and tuned pairs vertically, as a fraction of a row.
+# ``OFFSETS`` shifts the marks of published, capped and tuned settings vertically, in row heights.
 OFFSETS = {PUBLISHED: 0.24, CAPPED: 0.0, TUNED: -0.24}
 
 

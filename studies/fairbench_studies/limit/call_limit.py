@@ -111,7 +111,7 @@ def _pauses(requests: Requests, programs: Programs, row: Ints, program: Ints) ->
     own = program * (len(times_s) + 1)
     ends = np.sort(own + np.searchsorted(times_s, requests.finish_s[row]) + 1)
     latest = np.searchsorted(ends, own + np.searchsorted(times_s, arrival_s, "right"), "right") - 1
-    # ``last`` is negative if no call of the program had ended.
+    # ``last`` is -1 if no earlier call of the program had ended.
     last = np.where(latest < 0, -1, ends[latest] - own - 1)
     is_known = (last >= 0) & _all_finished(requests, programs, program)
     since_s = np.where(is_known, times_s[np.maximum(last, 0)], arrival_s)

@@ -38,7 +38,8 @@ OFF = {
     "preble-e2.autoscale_factor": inf,
     "preble-e2.imbalance_ratio": inf,
 }
-# ``ABLATION`` lists the steps of [Preble] Fig. 5, named after the mechanism that a step adds.
+# ``ABLATION`` lists the steps of [Preble] Fig. 5. The name of a step is the mechanism that the step
+# adds.
 ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     ROUND_ROBIN: ("round-robin", "lpm", {}),
     "E2 alone": ("preble-e2", "lpm", OFF),

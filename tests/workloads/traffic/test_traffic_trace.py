@@ -119,6 +119,7 @@ def test_a_missing_trace_is_reported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FAIRBENCH_DATA", raising=False)
     with pytest.raises(
-        DataError, match=": no such file, neither here nor in FAIRBENCH_DATA, which is not set"
+        DataError,
+        match=": no such file in the current folder or in FAIRBENCH_DATA, which is not set",
     ):
         sent(traffic_kind("trace", {"file": "gone.jsonl"}), 0)

@@ -56,7 +56,7 @@ class Scale(NamedTuple):
         low, high = self.low, self.high
         if self.log:
             decades = range(floor(log10(low)), ceil(log10(high)) + 1)
-            width = log10(high / low)  # number of factors of 10 on the axis
+            width = log10(high / low)  # length of the axis in decades (factors of 10)
             factors = (1,) if width >= 3 else (1, 2, 5) if width >= 1 else (1, 1.5, 2, 3, 5, 7)
             ticks = [factor * 10.0**power for power in decades for factor in factors]
             return [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]

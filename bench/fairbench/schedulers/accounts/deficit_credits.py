@@ -72,8 +72,8 @@ class Credits(Account):
         self.decoded = UnbookedTokens(self.of, -output_weight)
         # In a server with several ranks, ``shared`` holds the charges of all ranks.
         self.shared: SharedCredit | None = None
-        # ``loans`` maps this rank's clients to temporary credits, which end once a client of this
-        # rank has credit without a loan, or no client at another rank has credit.
+        # ``loans`` maps this rank's clients to temporary credits. All loans end once a client of
+        # this rank has credit without a loan, or no client at another rank has credit.
         self.loans: dict[str, float] = {}
         # ``_granted`` maps each node to the number of quanta that it received. The number of a new
         # node starts at its tenant's ``_most`` minus 1.

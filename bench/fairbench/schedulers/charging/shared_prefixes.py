@@ -9,7 +9,7 @@ from fairbench.core import Prompt, Request, prompt_tokens
 from fairbench.schedulers.prefix_tree import Edge, Node, PrefixTree
 
 Sharing = Literal["split", "owner", "each"]
-# maximum number of prompt tokens in the tree, beyond which the tree is emptied
+# maximum number of prompt tokens in the prefix tree; a larger tree is emptied
 REMEMBERED_TOKENS = 5_000_000
 
 

@@ -15,7 +15,7 @@ from fairbench.schedulers.params import NotNegativeInt, Positive
 from fairbench.schedulers.parts.slack import Slack, Victims, chunk_budget
 from fairbench.schedulers.views import least_first
 
-# the three groups of requests, of which ``AGED`` is served first
+# the three groups of requests; requests in ``AGED`` are served first
 AGED, IN_TIME, LATE = range(3)
 
 

@@ -44,7 +44,8 @@ class Fleet:
         self.workers = list(range(workers))
         self.everyone = as_bits(self.workers)
         self._in_flight: dict[int, int] = dict.fromkeys(self.workers, 0)
-        # ``_with`` maps each number of requests in flight to the workers with this number.
+        # ``_with`` maps a number of requests in flight to the workers with that many requests in
+        # flight.
         self._with: dict[int, int] = {0: self.everyone}
         self._places: dict[int, int] = {}
         self._last_turn = -1

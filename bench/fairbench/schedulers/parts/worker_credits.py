@@ -255,7 +255,8 @@ class WorkerCredits:
         forgotten = self.shared.has_forgotten and client not in self.of
         credit, quantum = self.credit_of(client), self.quantum_of(client)
         credit.shift(change.rounds * quantum, change.charged)
-        # A router that has deleted a client's charges may compute a credit above a quantum.
+        # After this router has deleted a client's charges, the computed credit may exceed a
+        # quantum.
         if forgotten:
             credit.cap(quantum)
         for worker, charged in change.charged.items():

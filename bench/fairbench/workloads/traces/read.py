@@ -45,7 +45,7 @@ def find_trace_file(name: str) -> Path:
     if "\0" not in name and Path(name).exists():
         raise DataError(f"trace {name}: is not a file")
     where = f"the folders of {FOLDERS}" if folders else f"{FOLDERS}, which is not set"
-    raise DataError(f"trace {name}: no such file, neither here nor in {where}")
+    raise DataError(f"trace {name}: no such file in the current folder or in {where}")
 
 
 MAX_CLIENTS = 1000

@@ -79,7 +79,7 @@ def trace_gaps(path: str) -> tuple[float, ...]:
         if text is None:
             raise DataError(f"{path}, line {number}: missing column {COLUMN!r}")
         try:
-            # Python reads at most six decimals of a second, but Azure's traces have seven.
+            # Azure's traces have seven decimals of a second; the seventh is cut off.
             times.append(datetime.fromisoformat(text.strip()[:26]))
         except ValueError:
             raise DataError(f"{path}, line {number}: {text!r} is not a time") from None

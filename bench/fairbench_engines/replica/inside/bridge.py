@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
         loaded = engine.source()
         if SOURCE_ONLY not in arguments:
             engine.load()
-            gc.freeze()  # garbage collections then skip the engine's modules
+            gc.freeze()  # later garbage collections skip the engine's modules
         while operation := _read():
             if operation == ["source"]:
                 now = engine.source()

@@ -38,7 +38,7 @@ def map_markdown(readings: Sequence[Reading], titles: dict[int, str], basis: str
         f"|--:|---|---|{'---|' * len(axes)}",
     ]
     for claim, of_claim in _grouped(readings, lambda one: one.claim):
-        title = titles[claim]  # only the first table row of a claim shows its title
+        title = titles[claim]  # only the first table row of a claim shows the claim's title
         for measure, mine in _grouped(of_claim, lambda one: one.measure.name):
             columns = [_axis([one for one in mine if one.step.axis == axis]) for axis in axes]
             lines.append(f"| {claim} | {title} | {measure} | {' | '.join(columns)} |")

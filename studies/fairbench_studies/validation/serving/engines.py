@@ -44,7 +44,8 @@ server's threads do not block each other. Profiles measured on a server contain 
 asynchronous scheduling, the GPU never waits for the host, so ``host_ms`` of profiles that were not
 measured on a server is set to 0.
 """
-# If a profile was not measured on a server, its grade begins with a text in ``_NOT_SERVED``.
+# If a profile was not measured on a server, the profile's grade begins with a text in
+# ``_NOT_SERVED``.
 _NOT_SERVED = ("operators:", "derived:", "fitted to measured operators")
 ASYNC_FROM = (0, 14)  # first release of vLLM that uses async_scheduling by default
 # The published command lines of the DLPM authors' fork of SGLang set a memory fraction of
@@ -54,7 +55,7 @@ FORK_MEM_FRACTION, FORK_DEFAULT_MEM_FRACTION = 0.7, 0.88
 # ``SERVER_DEFAULT``. Runs with a policy outside ``SERVER_DEFAULT`` used the DLPM authors' fork of
 # SGLang, with a scheduling pass after each step.
 SERVER_DEFAULT = ("", "default")
-SGLANG_OPEN_POOL_TOKENS = 444_563  # size of the KV pool in the log of open-loop runs
+SGLANG_OPEN_POOL_TOKENS = 444_563  # KV pool size in tokens, from the log of the open-loop runs
 SGLANG_OPEN_SERVERS = ("a100-80gb/llama-3.1-8b/tp1/", "h100-80gb/llama-3.1-8b/tp1/")
 
 

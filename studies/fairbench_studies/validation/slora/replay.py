@@ -44,8 +44,7 @@ DERIVED_PROFILE = "a10g-24gb/llama-2-7b/tp1/sglang-e2e"
 FITTED_PROFILE = "a10g-24gb/llama-2-7b/tp1/slora-fitted"
 PREFILL_OVERHEAD_MS = 14.0  # time that the server takes to start and merge a minibatch
 # Each running request adds ``REQUEST_STEP_MS`` to a decode step, mostly in the server's Python
-# loops. The two fitted runs of December 2023 ran on a slower host than the four fitted runs of
-# 2024.
+# loops. The fit used two runs from December 2023 and, on a faster host, four runs from 2024.
 REQUEST_STEP_MS: dict[Recorded, float] = {"2023-12": 0.1, "2024-04": 0.03, "2024-06": 0.03}
 # HTTP and the tokenizer add ``RESPONSE_MS`` to a request, without delaying other requests.
 # ``RESPONSE_MS`` is fitted to one request, which took 131 ms for 258 tokens. No other request of
