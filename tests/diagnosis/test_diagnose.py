@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.metrics.floods import floods, harm_of
+from fairbench.metrics.floods import Flood, floods, harm_of
 from fairbench.metrics.traffic import Traffic, best_stretch
 from fairbench_logs.overload import overload_of
 
@@ -75,6 +75,18 @@ def test_a_flood_without_delays_harms_nobody():
     rows = requests()
     traffic = traffic_of(rows, np.full(len(rows), 0.1))
     assert harm_of(traffic, floods(traffic)) is None
+
+
+@pytest.mark.parametrize(("delayed", "victims"), [(1, {1}), (2, {1, 2})])
+def test_a_client_is_delayed_if_a_quarter_of_its_requests_are(delayed, victims):
+    """From 102 to 132 s, client 1 waits for every answer, and client 2 for 1 or 2 of 5 answers."""
+    slow = [(102.0 + at, 1, 50.0) for at in range(31)]
+    other = [(110.5 + at, 2, 50.0 if at < delayed else 0.1) for at in range(5)]
+    before = [(float(at), 1 + at % 2, 0.1) for at in range(40)]
+    rows = sorted([*before, (100.0, 0, 0.1), *slow, *other])
+    traffic = traffic_of([row[:2] for row in rows], np.array([row[2] for row in rows]))
+    harm = harm_of(traffic, [Flood(0, 100.0, 101.0, 1.0, 9.0, 1, False)])
+    assert {one.client for one in harm.victims} == victims
 
 
 def test_sessions_come_in_bursts_and_are_not_floods():
