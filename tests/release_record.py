@@ -26,7 +26,7 @@ tests/vllm_cpu/release.sh 0.33.0
 
 The scripts `release.sh` test an engine release's scheduler classes on a CPU, with random request
 streams and small KV pools. In each iteration of a request stream, the tests compare the plugin's
-decisions with those of the release without the plugin, and with those of the simulator.
+decisions with those of the engine without the plugin and those of the simulator.
 
 | column of the table below | meaning |
 |---|---|
@@ -37,8 +37,8 @@ decisions with those of the release without the plugin, and with those of the si
 
 The plugins refuse all releases that this page does not list. To use a newer release anyway, set
 `--allow-untested-release` for `run`, `sweep` or `serve`, or `FAIRBENCH_ALLOW_UNTESTED_RELEASE=1` in
-the environment of a server that you start yourself. The plugins always refuse releases that are
-older than all tested releases.
+the environment of a server that you start yourself. The plugins always refuse engine releases that
+are older than all tested releases.
 
 With [`--engine-code PYTHON`](own-code.md), an installed engine's own code makes the decisions in a
 simulation. In random runs, `fairbench engine-check --engine-code PYTHON` compares the engine's own
@@ -98,10 +98,10 @@ DETAILS = """
   admission stops, or with `no_room=skip`, the scheduler tries the next request.
 - *HiCache* (`--enable-hierarchical-cache`). Tokens that SGLang loads from the host's memory count
   as cached tokens. With `charge=gpu-time`, the measured time of a step includes the time to load
-  tokens from the host's memory to the GPU. The plugin estimates the loading time of a token from
-  measured steps, and charges the request that needs the tokens. While SGLang loads a request's
-  prefix from storage (`--hicache-storage-backend`), the plugin treats the request like one that
-  does not fit into memory.
+  tokens from the host's memory to the GPU. The plugin estimates from measured steps how long it
+  takes to load a token, and charges this time to the request that needs the token. While SGLang
+  loads a request's prefix from storage (`--hicache-storage-backend`), the plugin treats the request
+  like one that does not fit into memory.
 - *Prefill servers.* A prefill server queues a request once a decode server has memory for it. A
   request that waits for decode memory occupies a buffer for arriving prompts; clients share the
   buffers in proportion to their weights.
@@ -113,22 +113,22 @@ DETAILS = """
 - *Refused in prefill and decode servers.* The plugin refuses schedulers that preempt (`edf`),
   because a preempted request is computed again from its prompt, and decode servers compute no
   prompts. In prefill and decode servers, the plugin refuses schedulers that refuse requests
-  (`rpm`), because the decode or prefill server at the other end would wait for the refused request.
-  In prefill and decode servers, the plugin also refuses pipeline parallelism, because SGLang's
+  (`rpm`), because the paired decode or prefill server would wait for the refused request. In
+  prefill and decode servers, the plugin also refuses pipeline parallelism, because SGLang's
   pipeline stages would not follow the scheduler's order of requests.
 - *Choices and prompts.* The plugin keeps the `routing_key` in batches, in requests with `n` above 1
   and in `/v1/responses`, where SGLang without the plugin drops the key.
 - *CPU work.* Compared with SGLang's own FCFS, a step with the plugin executes 1.05 times as many
   Python bytecode instructions under `fcfs`, 1.07 times under `vtc`, 1.10 times under `lpm`, 1.12
-  times under `dlpm` and 1.38 times under `edf`. The ratios of bytecode instructions were measured
-  in steps of SGLang 0.5.23 with 256 running and 256 waiting requests (`python -m
+  times under `dlpm` and 1.38 times under `edf`. Bytecode instructions were counted in scheduling
+  steps of SGLang 0.5.23 with 256 running and 256 waiting requests (`python -m
   tests.benchmarks.plugin_step --engine sglang --count --turns 8`).
 - *CPU time.* The plugin's overhead in CPU time is larger than its overhead in bytecode
   instructions, because instruction counts leave out work in C. On two cores shared with 40 other
   processes, a scheduling step took 2.7 ms on average with SGLang's own FCFS, 3.3 ms with the
   plugin's `fcfs`, 3.6 ms with `vtc` and `lpm`, and 3.7 ms with `dlpm`. On cores shared with three
   other processes, a scheduling step took 1.4 ms on average with SGLang's own FCFS, and 2.4 ms with
-  `edf`, which fits its cost model again and ranks all waiting requests in every step.
+  `edf`. In every step, `edf` fits its cost model again and ranks all waiting requests.
 
 ### Features inside vLLM
 
@@ -140,12 +140,11 @@ DETAILS = """
   tokens after the end of a request. With a draft model such as EAGLE, the plugin cannot reuse
   prefix matches, so a prefix-aware scheduler matches all waiting requests in every pass.
 - *Priorities.* With vLLM's `--scheduling-policy priority`, each priority has its own scheduler.
-  Under vLLM's priorities, requests with the lowest number go first, and clients of one priority
-  share fairly. When memory runs out, vLLM preempts a request with the highest priority number: by
-  default the newest request, and with `preempt=fair` the request that the scheduler chooses. The
-  plugin refuses to combine vLLM's priorities with schedulers that charge measured time. `fairbench
-  serve` does not forward the field `priority`, because a client could use it to overtake other
-  clients.
+  Requests with the lowest priority number go first, and clients of equal priority share fairly.
+  When memory runs out, vLLM preempts a request with the highest priority number: by default the
+  newest request, and with `preempt=fair` the request that the scheduler chooses. The plugin refuses
+  to combine vLLM's priorities with schedulers that charge measured time. `fairbench serve` does not
+  forward the field `priority`, because a client could use it to overtake other clients.
 - *KV connectors and offloading* are set by `--kv-transfer-config` and `--kv-offloading-size`.
   Tokens that vLLM loads through a KV connector count as cached. If vLLM loads a request's tokens
   while steps run, the request is admitted and charged when the load begins. With `charge=gpu-time`,
@@ -185,7 +184,7 @@ client: a client that floods every rank receives no more than its share of the s
 - *Schedulers.* `vtc`, `dlpm` and their variants share accounts between ranks. Ranks exchange
   nothing under `fcfs`, `lpm`, `edf` and other schedulers that do not count clients' service. On a
   server with several ranks, the plugin refuses `rpm`, `equinox` and `tenants=tree`, because ranks
-  do not exchange the totals that these need.
+  do not exchange the sums that these schedulers need.
 - *Refused.* The ranks of a server must be on one host, and a server with several ranks refuses
   priorities. With several SGLang ranks under `vtc` or `dlpm`, a rank must not use tensor or
   pipeline parallelism. A vLLM server with several ranks refuses Ray, external load balancers, and a
