@@ -82,7 +82,8 @@ class ClientLine:
             return False
         priority, number = self._places[request]
         turns = self._turns[priority]
-        # If another request took this request's turn, the client's next turn is removed.
+        # If another request of the client has used this request's turn, the client's next turn is
+        # removed.
         if number not in turns:
             number = next(one for one, client in turns.items() if client == request.client)
         self._remove(request, number)
