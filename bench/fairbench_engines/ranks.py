@@ -18,7 +18,7 @@ from fairbench_engines.rank_board import RUNS, TOTALS, WAITS, RankBoard, Reader
 
 # environment variable that the first process of a server with several ranks sets for all ranks
 FOLDER = "FAIRBENCH_RANKS"
-EVERY_S = 0.05  # seconds between two exchanges of totals while a rank is busy
+EVERY_S = 0.05  # seconds between two exchanges of service totals while a rank is busy
 FIND_EVERY_S = 1.0
 # The clients of a rank without news for ``FORGET_S`` seconds do not count as waiting.
 FORGET_S = 10.0

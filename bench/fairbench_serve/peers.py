@@ -50,7 +50,7 @@ PATH = "/peers/totals"
 PATIENCE_S = 2.0
 # After a router starts or stops, the totals of stopped routers are sent for RELAYED_S seconds.
 RELAYED_S = 30.0
-# the two components of `fairbench serve` that may share clients' totals with other routers
+# components of `fairbench serve` that may share clients' total charges with other routers
 ROUTER, GATEWAY = "router", "gateway"
 MOST_KNOWN = 1_000  # maximum number of routers whose totals are kept
 

@@ -77,7 +77,7 @@ class Credits(Account):
         self.loans: dict[str, float] = {}
         # ``_granted`` counts each node's quanta; a new node starts one quantum below ``_most``.
         self._granted: dict[str, float] = {}
-        # ``_most`` maps each tenant to the highest number of quanta granted to a child.
+        # ``_most`` maps each tenant to the number of quanta of the child that was granted most.
         self._most: dict[str, float] = {}
 
     def begin_request(self, client: str) -> None:
