@@ -40,8 +40,8 @@ class ClientLine:
         # ``_turns`` holds the clients that have turns, by priority, in the order of the turns. The
         # key of a turn is the number of the request with which the client got the turn.
         self._turns: dict[int, OrderedDict[int, str]] = {}
-        # ``_heaps`` holds a heap of each client's requests, by program and then by arrival. A heap
-        # may contain requests that were already removed.
+        # ``_heaps`` holds a heap of requests for each priority and client, sorted by program and
+        # then by arrival. A heap may contain requests that were already removed.
         self._heaps: dict[Own, list[tuple[int, int, Request]]] = {}
         self._waiting: Counter[Own] = Counter()
         # ``_places`` maps each waiting request to its priority and number.
