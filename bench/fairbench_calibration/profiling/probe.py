@@ -224,7 +224,7 @@ async def _events(chunks: AsyncIterable[bytes]) -> AsyncIterator[Answered]:
                 yield found.answer
 
 
-# ``PRIOR`` is the residual of a fitted coefficient that is e times its value in the derived
+# ``PRIOR`` is the residual for a fitted coefficient that is e (2.72) times its value in the derived
 # profile. A predicted time that is wrong by 5% has a residual of about 1.
 PRIOR = 0.3
 MEASURED = "probed"  # last part of the id of a profile that was fitted to a measured server

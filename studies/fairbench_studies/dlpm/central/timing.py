@@ -30,7 +30,7 @@ POOL_TOKENS = 100_000  # size of a worker's KV cache
 # A worker frees ``FREED_TOKENS`` tokens between two batches. SGLang forms a batch every 10 decode
 # steps, during which about one of 25 requests with 256 output tokens finishes.
 FREED_TOKENS = 1_000
-WARMUP_ROUNDS = 50  # rounds before the timed rounds, which fill the caches so that workers evict
+WARMUP_ROUNDS = 50  # untimed first rounds, which fill the caches so that workers evict
 WARMUP_TOKENS = 10_000
 
 
