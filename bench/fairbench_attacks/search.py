@@ -50,8 +50,8 @@ Choices = Mapping[str, tuple[Any, ...]]
 Scored = Sequence[tuple[Behaviour, float]]
 """Simulated behaviours, each with the value of the objective that the search maximises."""
 
-# Most known attacks change few fields of ``Behaviour``, so a random behaviour keeps the honest
-# value of each field with this probability.
+# ``HONEST_PART`` is the probability that a field of a random behaviour keeps its honest value. Most
+# known attacks change few fields of ``Behaviour``.
 HONEST_PART = 2 / 3
 RANDOM_FIRST = 24  # random trials before the optimiser TPE starts
 MAX_DRAWS = 1000  # maximum number of attempts to draw a behaviour that has not been tried

@@ -18,7 +18,7 @@ from fairbench_engines.rank_board import RUNS, TOTALS, WAITS, RankBoard, Reader
 
 # environment variable with the folder through which the ranks of a server exchange totals
 FOLDER = "FAIRBENCH_RANKS"
-EVERY_S = 0.05  # seconds between two exchanges of totals while a rank is busy
+EVERY_S = 0.05  # seconds between two exchanges of service totals while a rank is busy
 FIND_EVERY_S = 1.0
 # If a rank has written no totals for ``FORGET_S`` seconds, its clients do not count as waiting.
 FORGET_S = 10.0

@@ -138,7 +138,8 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
     )
     least, most = _badness_range(clause, after)
     is_bound = bool(before.bound or after.bound)
-    # A metric's true value never equals its bound, so a bound at the limit is beyond the limit.
+    # If only a bound of a metric is known, the true value lies beyond the bound. A bound that
+    # equals the clause's limit therefore fails the clause.
     if least > worst_limit or (is_bound and least == worst_limit):
         return Judgement(Verdict.FAIL)
     if most <= best_limit:

@@ -178,7 +178,7 @@ def _codes(what: str, values: Iterable[str], names: Sequence[str]) -> list[int]:
         return [index[value] for value in values]
     except KeyError as error:
         raise DataError(
-            f"unknown {what} {error} in records of a server: choose from {', '.join(names)}"
+            f"unknown {what} {error} in the server's records: choose from {', '.join(names)}"
         ) from None
 
 

@@ -26,7 +26,7 @@ def segments_of(token_ids: Sequence[int]) -> Prompt:
     it matches only an equal last page. To get a prefix that ends inside a page, call ``truncate``
     on the converted text. Raises OverflowError for an id that is negative or has more than 32 bits.
     """
-    # ``text`` has one character for each byte of the token ids.
+    # ``text`` contains the bytes of all token ids, each byte as a character.
     if not (isinstance(token_ids, array) and token_ids.typecode == "I"):
         token_ids = array("I", token_ids)
     text = str(memoryview(token_ids).cast("B"), "latin-1")

@@ -265,7 +265,8 @@ MOST_LEADERS = 3  # The title of a leaderboard's page names at most this number 
 # scheduler instead.
 MOST_LABELLED, LABEL_CHARACTERS = 8, 16
 FEWEST_FOR_QUARTILES = 8
-# A picture omits values that lie more than three interquartile ranges outside the quartiles.
+# A picture omits outliers: values more than three interquartile ranges below the first or above the
+# third quartile.
 FAR = 3.0
 MARKED_AS = {"+": "best", "!": "worst"}
 

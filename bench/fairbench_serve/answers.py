@@ -14,7 +14,7 @@ from fairbench_load import openai
 from fairbench_load.http_server import Problem
 from fairbench_serve.prompts import TOKEN_BYTES
 
-# maximum number of bytes of a stream's event that the router keeps in memory
+# maximum size in bytes of a server-sent event that the router keeps in memory
 MAX_EVENT_BYTES = 2**22
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 

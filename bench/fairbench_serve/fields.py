@@ -362,7 +362,7 @@ MOST_BIASES = 1024  # maximum number of entries of ``logit_bias``, as in vLLM
 MOST_VALUES = 5_000
 TEXT_VALUE = 16  # A text counts as one additional JSON value for every 16 characters.
 MOST_DEPTH = 32  # maximum number of nested levels of a schema
-# maximum number of repetitions that a schema may allow; limits of nested elements are multiplied
+# maximum number of repetitions that a schema may allow; limits of nested repetitions are multiplied
 MOST_REPEATS = 10_000
 LARGEST_NUMBER = 2**63  # largest absolute value of a number in a schema
 ANY_OBJECT = "$$ANY$$"  # schema with which SGLang allows any JSON object

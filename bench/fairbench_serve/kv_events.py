@@ -123,7 +123,8 @@ class BlockIndex:
         if parent is not None:
             run = self._runs.get((group, parent))
             if run is None:
-                # The prompt of a block is unknown if its parent was stored before the subscription.
+                # If a block's parent was stored before the router subscribed to KV events, the
+                # block's prompt is unknown.
                 return
             start = run.end_of(run.hashes.index(parent))
         for index, name in enumerate(event.block_hashes):

@@ -51,7 +51,7 @@ PATIENCE_S = 2.0
 # seconds for which a router sends its peers the clients' totals of a stopped router, counted from
 # the stopped router's last message or from the first message of a new router
 RELAYED_S = 30.0
-# the two components of `fairbench serve` that may share clients' totals with other routers
+# components of `fairbench serve` that may share clients' total charges with other routers
 ROUTER, GATEWAY = "router", "gateway"
 MOST_KNOWN = 1_000  # maximum number of routers whose client totals are kept
 

@@ -274,7 +274,7 @@ class Attempts:
         if not self.breakers.record_failure(worker, client):
             return
         if self.dispatcher.up <= {worker}:
-            # Keep using a worker that is the only available one.
+            # Keep using the worker if no other worker is available.
             self.breakers.reset(worker)
             return
         log.warning(

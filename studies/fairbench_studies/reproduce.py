@@ -73,8 +73,8 @@ def reproduce(
             "--from",
             metavar="DIR",
             help="Directory with stored values of each seed, such as 'results', from which claims "
-            "are judged. Allowed if FIGURE is claims, vtc, preble or artifact; of these, only "
-            "artifact may run simulations.",
+            "are judged. Allowed only if FIGURE is claims, vtc, preble or artifact. With --from, "
+            "only artifact runs simulations.",
         ),
     ] = None,
     executor: ExecutorName = LOCAL,

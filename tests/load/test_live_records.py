@@ -149,7 +149,7 @@ def test_missing_files_and_unknown_clients_are_named(tmp_path):
     write(tmp_path, records_of(changed(client="eve")))
     with pytest.raises(
         DataError,
-        match="unknown client 'eve' in records of a server: choose from client-0, client-1",
+        match="unknown client 'eve' in the server's records: choose from client-0, client-1",
     ):
         tables_of(read_records(tmp_path), CLIENTS)
 

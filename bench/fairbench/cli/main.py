@@ -28,7 +28,7 @@ def main() -> None:
     try:
         heed_sigterm()
         for stream in (sys.stdout, sys.stderr):
-            # Characters that the stream's encoding lacks are printed as escape sequences.
+            # Characters that the encoding of standard output lacks are printed as escape sequences.
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         if sys.stdout is None:

@@ -187,7 +187,7 @@ def anonymize(
             metavar="FILE",
             help="File with one line: the secret from which the new client labels are computed. "
             "With the same secret, a client gets the same label in every file. "
-            "[default: a random secret, which is not kept]",
+            "[default: a random secret, which is not stored]",
         ),
     ] = None,
     seed: Seed = 0,

@@ -53,7 +53,7 @@ RULING = frozenset(
     }
 )
 
-# The keys ``SENT`` decide which programs the clients send.
+# The values of the keys ``SENT`` determine which programs the clients send.
 SENT = ("workload", "scenario", "clients", "num_programs", "request_rate", "duration_s", "dp")
 
 

@@ -278,8 +278,8 @@ def _hardware(backend: Chosen, draft: Mapping[str, object]) -> dict[str, str]:
             return _profile(text_of(draft, "gpu"), text_of(draft, "model"))
     if draft.get("gpu", NO_PROFILE) != NO_PROFILE:
         raise UsageError(
-            f"gpu = {draft['gpu']!r}: backend {backend.kind} runs on real hardware and takes no "
-            "timing profile"
+            f"gpu = {draft['gpu']!r}: backend {backend.kind} runs on real hardware without a "
+            "timing profile; leave gpu out"
         )
     if "model" not in draft:
         raise UsageError(

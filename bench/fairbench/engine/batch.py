@@ -159,7 +159,7 @@ class RunningBatch:
     def steps_to_finish(self) -> int:
         """Return the number of decode steps until the first sequence of the batch ends."""
         due = self.due
-        # After a retraction, the heap still contains the sequence's old entry.
+        # After a retraction, the heap still contains an old entry of the retracted sequence.
         while due[0][0] != due[0][2].due:
             heappop(due)
         return due[0][0] - self.steps

@@ -119,7 +119,7 @@ class PrefillReplica:
         self.scheduler, self.batch = engine.scheduler, engine.batch
         self._decodes = decodes
         self._transfers = transfers
-        # ``_copies`` maps each request that is not at a decode worker yet to its copy in the
+        # ``_copies`` maps each request that has not reached a decode worker yet to its copy in the
         # engine.
         self._copies: dict[Sequence, Sequence | None] = {}
         self._unreserved = 0

@@ -110,7 +110,7 @@ class KVNode(Node):
 
 KVWaiter = AttachedRequest[KVNode]
 # A node's ``Waiters`` are the waiting requests whose cached prefix ends at the node, grouped by
-# their first uncached token (``next_key``). Requests with the key None have no uncached token.
+# their first uncached token (``next_key``). The key None groups requests without an uncached token.
 Waiters = dict[tuple[str, int] | None, dict[KVWaiter, None]]
 
 

@@ -315,8 +315,8 @@ REQUEST_COLUMNS = (
     "extend_tokens", "output_tokens", "max_new_tokens", "retractions", "recompute_tokens", "status",
     "compulsory_tokens",
 )  # fmt: skip
-# The columns about a request's decode worker contain the worker's number, and the times at which it
-# reserved memory, the prompt was computed, and the KV cache was sent and received.
+# ``DECODE_COLUMNS`` contain the number of a request's decode worker and four times: memory was
+# reserved, the prompt was computed, the KV cache was sent, and the KV cache was received.
 DECODE_COLUMNS = ("decode_worker", "reserved_ps", "computed_ps", "sent_ps", "received_ps")
 
 

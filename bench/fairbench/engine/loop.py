@@ -421,7 +421,7 @@ class EngineLoop(ABC, Generic[N]):
         if delay_ps := self._delay_ps():
             self._end_stretch()
             start_ps += delay_ps
-        # The series of decode steps ends at the next scheduling pass, which blocks the worker.
+        # A scheduling pass blocks the worker, so a series of decode steps ends at the next pass.
         if self.scheduler.pass_s is not None:
             steps = min(steps, self._passed + self.scheduler.steps_per_pass - batch.steps)
         size, context = batch.size, batch.context_tokens

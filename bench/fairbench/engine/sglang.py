@@ -214,8 +214,8 @@ class SGLangReplica(EngineLoop[KVNode]):
             held = cache.capacity - cache.free - cache.evictable + size
             saved_ps = self._profile.saved_ps(max(0, batch.context_tokens - held))
         if self._has_tail:
-            # Long sequences slow a step down. ``lengths`` has each sequence's length when it joined
-            # the batch.
+            # Long sequences slow a step down. ``lengths`` holds each sequence's length when it
+            # joined.
             lengths = [one.request.input_tokens + one.produced for one in batch.sequences]
             saved_ps -= self._profile.tail_ps(lengths)
         self._start_run(steps, saved_ps)

@@ -82,7 +82,7 @@ class MixedSGLangReplica(SGLangReplica):
             return super()._chunks_ps()
         context = self._context_tokens_mixed = batch.context_tokens
         saved_ps = self._saved_mixed_ps = self._saved_beside_prompts_ps()
-        self.waiting.computed_tokens += size  # SGLang counts decoded tokens as computed, too
+        self.waiting.computed_tokens += size  # SGLang's count includes decoded tokens
         return self._profile.step_ps(self._computed, size, context) - saved_ps
 
     def _saved_beside_prompts_ps(self) -> int:

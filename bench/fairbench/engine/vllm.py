@@ -493,7 +493,8 @@ class AsyncVLLMReplica(VLLMReplica):
         super().__init__(*parts)
         self._now: StepInFlight | None = None
         self._next: StepInFlight | None = None
-        # ``_stretch_batch`` counts the clients' requests in the current series of decode steps.
+        # ``_stretch_batch`` is the number of each client's requests in the current series of decode
+        # steps.
         self._stretch_batch = self.batch.by_client(0)
 
     def _start(self) -> bool:

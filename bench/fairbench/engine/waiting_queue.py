@@ -266,7 +266,8 @@ class MatchedQueue(ABC, Generic[N]):
         self._cold: dict[Prompt, dict[Entry[N], None]] = {}
         self._leader: dict[Prompt, Entry[N]] = {}
         self._joined: dict[Prompt, list[Entry[N]]] = {}
-        # ``_number`` and ``_front`` number the last requests added at the queue's tail and head.
+        # ``_number`` is the number of the last request added at the queue's tail, and ``_front`` of
+        # the last request added at its head.
         self._number = self._front = 0
         self._low = self._high = 0
         self._looked = False

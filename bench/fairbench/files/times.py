@@ -120,7 +120,8 @@ def duration_s(value: Any) -> float | None:
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1, "min": 60 * 10**9, "h": 3600 * 10**9}
 """The number of nanoseconds in each unit of time."""
 
-# A number that is at least an entry's number counts as a Unix time in the entry's unit.
+# A number without a unit counts as a Unix time in the first unit whose lower limit it reaches, and
+# otherwise as seconds.
 _SINCE_1970 = (("ns", 10**17), ("us", 10**14), ("ms", 10**11))
 _LARGEST = 2**62  # limit on times in ns, so that the difference of two times fits 64 bits
 

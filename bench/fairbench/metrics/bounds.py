@@ -162,7 +162,8 @@ def largest_remaining_output(requests: Requests, log: ServiceRows, facts: Facts)
     """
     clients = len(facts.clients)
     here = requests.take(~np.isnan(requests.admitted_s))
-    # A client's remaining output falls between admissions, so its maximum comes at an admission.
+    # Between two admissions, a client's number of remaining output tokens only falls, so the number
+    # is highest at an admission.
     queue, every = here.worker * clients + here.client, np.arange(len(here))
     instants = Instants(queue, here.admitted_s)
     remaining = instants.landed(queue, here.admitted_s, every, here.output_tokens)

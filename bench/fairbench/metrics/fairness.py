@@ -46,7 +46,7 @@ def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = Non
     allocation = np.zeros(len(wanted))
     left = float(capacity)
     order = np.argsort(wanted / weight, kind="stable")
-    # ``claims`` is, for each client, the total weight of the client and of all later clients.
+    # ``claims[i]`` is the total weight of the i-th client in ``order`` and of all later clients.
     claims = np.cumsum(weight[order][::-1])[::-1]
     for rank, client in enumerate(order):
         share = left / claims[rank]
@@ -71,8 +71,8 @@ def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
     before = np.cumsum(wanted, axis=0) - wanted
     claims = np.cumsum(own[::-1], axis=0)[::-1]
     level = np.maximum(0.0, capacity - before) / claims
-    # Clients are sorted by demand over weight. Clients with low demand get their whole demand. Each
-    # client with a higher demand gets service equal to the fair level times its weight.
+    # Clients are sorted by demand divided by weight. Clients with low demand get their whole
+    # demand. For all other clients, service divided by weight equals the fair level.
     unmet = wanted >= level * own
     first = np.where(unmet.any(axis=0), unmet.argmax(axis=0), len(wanted) - 1)
     fixed = np.where(

@@ -198,7 +198,8 @@ class _Part(NamedTuple):
         final = len(cells) - 1
         first = np.clip(cells.cells_of_starts(own.start_s), 0, final)
         last = np.clip(cells.cells_of_ends(own.end_s), first, final)
-        # ``shared[i]`` is the number of cells before cell i in which at least two clients wait.
+        # ``shared[i]`` is the number of cells (short time intervals) before cell i in which at
+        # least two clients wait.
         shared = np.append(0, np.cumsum(cells.waits.sum(axis=1) > 1))
         touching = np.flatnonzero((shared[last + 1] > shared[first])[own.of_row])
         if np.any(own.start_s[1:] < own.start_s[:-1]):
@@ -275,7 +276,7 @@ class BookingsByCell:
         )
 
 
-CELLS_AT_ONCE = 2**18  # Bounds on service differences are in memory for this number of cells.
+CELLS_AT_ONCE = 2**18  # maximum number of cells whose values are in memory at once
 
 
 class Joint(NamedTuple):

@@ -97,7 +97,8 @@ class RunData:
         self.tables, self.facts, self.measured = tables, facts, measured
         self.requests, self.programs, self.log = tables.requests, tables.programs, tables.service
         self.clients = len(facts.clients)
-        # The half-open window ends just after the run, because tokens often come at the run's end.
+        # The window excludes its end. The window therefore ends just after the run, because tokens
+        # often come exactly at the run's end.
         horizon_s = nextafter(facts.horizon_s, inf)
         self.window = Window(facts.window.start_s, min(facts.window.end_s, horizon_s))
         self.cut = replace(facts, window=self.window)

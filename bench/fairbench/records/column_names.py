@@ -28,7 +28,8 @@ LABELS = ("client", "session", "request_id")
 FIRST = ("first_token", "ttft")  # fields that state when the first token arrived
 LAST = ("end", "latency", "itls")  # fields that state when the last token arrived
 
-# A field's usual column names are listed best first, in the form that ``plain`` returns.
+# ``NAMES`` lists each field's usual column names, the preferred name first. The names are lower
+# case and contain no separators, as ``plain`` returns them.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "start": (
         *("start", "time", "timestamp", "t", "ts", "arrival", "arrivaltime", "arrivaltimestamp"),

@@ -470,7 +470,8 @@ class _Reader:
             if not any(samples[one.name] for one in found):
                 found = _only_nested_column(name, nested) or found
             elif any(row.keys().isdisjoint(one.name for one in found) for row in rows):
-                # A record without the columns ``found`` may have the field ``name`` in an object.
+                # A record without the columns ``found`` may contain the field ``name`` in a nested
+                # object.
                 found = [*found, *_only_nested_column(name, nested)]
         return [one._replace(unit=self._unit_of_column(name, one.name, one.unit)) for one in found]
 

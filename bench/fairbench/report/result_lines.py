@@ -530,7 +530,8 @@ def time_to(summary: Summary, part: int) -> str:
 
 NUMBER = re.compile(r"\d[\d,.]*")
 SUCH = ", for example"
-# These notes are left out, because the summary's lines on limits and stalls explain the metrics.
+# Notes about the metrics in ``WITH_LINES`` are left out, because the summary's lines on limits and
+# stalls explain these metrics.
 WITH_LINES = ("limit", "limit_memory_ratio", "limit_hit_rate", "stalls")
 # Notes with these keys are left out if the line "service gap" explains them.
 OF_THE_BOUND = ("service_gap_bound", "service_gap_bound_s", "bound_source")

@@ -151,9 +151,10 @@ def _combine_flat(
     return combined
 
 
-# A smaller relative difference counts as 0, because processors may round sums differently.
+# A relative difference below ``ROUNDING`` counts as 0, because processors may round sums
+# differently.
 ROUNDING = 1e-12
-POWER = 0.8  # The estimated number of seeds gives a significant difference with this probability.
+POWER = 0.8  # probability that a difference is significant with the estimated number of seeds
 MIXED = "some values are only lower bounds, others only upper bounds"
 MOST_SEEDS = 1000  # Differences that become significant only with more seeds do not matter.
 

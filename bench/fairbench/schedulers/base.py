@@ -208,8 +208,8 @@ class LocalScheduler(HasOptionalHooks, ABC):
     # If ``refunds_tokens`` is true, ``on_tokens`` accepts a negative number of tokens: a refund of
     # outputs that were charged in advance.
     refunds_tokens: bool = False
-    # If ``wants_costs`` is true, the scheduler uses ``setup.costs``. A real server measures its
-    # steps to provide ``setup.costs``.
+    # If ``wants_costs`` is true, the scheduler uses ``setup.costs``. In a real server,
+    # ``setup.costs`` is fitted to the measured times of steps.
     wants_costs: bool = False
     # If ``preempts`` is true, the engine makes admission passes even if the running batch is full.
     preempts: bool = False

@@ -25,8 +25,8 @@ from fairbench.core import CostModel, Request
 from fairbench.errors import UsageError
 from fairbench.schedulers.output_lengths import OutputLengths
 
-# The cost model is sampled at ``_MANY_REQUESTS`` requests and at ``_MUCH_CONTEXT`` tokens, where
-# rounding hardly changes the time of a request or a token.
+# The time per request and per token is computed from large batches (``_MANY_REQUESTS`` requests,
+# ``_MUCH_CONTEXT`` tokens), so that rounding hardly changes it.
 _MANY_REQUESTS, _MUCH_CONTEXT = 4_096, 1 << 20
 
 

@@ -193,8 +193,9 @@ class BoundedTree(LocationTree[RecentNode]):
         super().__init__(RecentNode)
         self.limit = limit
         self.size = 0
-        # ``_latest`` is the prompt that was added last, with its last node. The next prompt is
-        # often equal to ``_latest``, because parallel calls of a program share a prompt.
+        # ``_latest`` holds the prompt that was added last, and the last tree node of this prompt.
+        # The next prompt is often equal to ``_latest``, because parallel calls of a program share a
+        # prompt.
         self._latest: tuple[Prompt, RecentNode] | None = None
         # ``_marked`` is the worker recorded as caching the whole prompt ``_latest``, or ``NOBODY``.
         self._marked = NOBODY

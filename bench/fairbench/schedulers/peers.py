@@ -256,8 +256,8 @@ class SharedCredit:
         # (``WAIVED``).
         self._levels: dict[str, dict[int, float]] = {}
         self._changes = Changes()
-        # ``has_forgotten`` is true if this router has deleted a client's credit; its messages then
-        # lack earlier charges.
+        # ``has_forgotten`` is true if this router has deleted a client's credit. The router's later
+        # messages then omit the charges before the deletion.
         self.has_forgotten = False
 
     def spend(self, client: str, worker: int, cost: float) -> None:
@@ -458,8 +458,9 @@ class SharedCounters:
             behind = own - self._counters[other]
             if behind > 0:
                 ahead = max(ahead, behind)
-                # The client's lead in service over ``other`` may grow by ``rate`` per second since
-                # the message that reported ``other``; if ``rate`` is 0, no lead is allowed.
+                # The client's allowed lead in service over the client ``other`` grows by ``rate``
+                # per second since the last message about ``other``. If ``rate`` is 0, no lead is
+                # allowed.
                 latest = max(latest, heard_s + min(behind / rate if rate else forget_s, forget_s))
         if latest > now_s:
             return latest

@@ -247,7 +247,8 @@ class Cluster:
             self.last_arrival_ps = self.clock.now_ps
             self._start(following.program, partial(self._await_user, number, user))
 
-        # Rounded to picoseconds, the start of the user's next program may lie in the past.
+        # Rounding to picoseconds may put the start of the user's next program before the current
+        # time.
         at_ps = max(self.clock.now_ps, round(following.at_s * PS_PER_S))
         self.clock.at(at_ps, ARRIVE, number, arrive)
 

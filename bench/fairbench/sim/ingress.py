@@ -30,7 +30,7 @@ from fairbench.schedulers.peers import (
 )
 from fairbench.streams import stream
 
-# sort key with which a queue decides before workers that decide at the same time
+# sort key of a router's queue, which decides before workers that decide at the same simulated time
 BEFORE_WORKERS = -1
 
 
@@ -52,7 +52,8 @@ class Ingress(QueueHost[Sequence]):
         # ``_due_ps`` is the time (ps) of the next call of ``_release``, or None.
         self._due_ps: int | None = None
         self.before_call: Callable[[], None] | None = None
-        # ``turn`` returns the sort key of the next call; at equal times, lower keys go first.
+        # ``turn`` returns the sort key of the next call of ``_release``. Of events at the same
+        # simulated time, the event with the lowest key goes first.
         self.turn: Callable[[], int] = lambda: BEFORE_WORKERS
         for worker in workers:
             worker.on_pass = self.soon
@@ -318,7 +319,8 @@ class RouterIngresses:
         self.gossip: Gossip | None = None
         self._asking: dict[Request, Sequence] = {}
         for ingress in ingresses:
-            # The negative key lets a queue decide before workers that decide at the same time.
+            # A router's queue has a negative sort key, so it decides before all workers that decide
+            # at the same simulated time.
             ingress.turn = lambda: -rng.randrange(1, 2**20)
         for worker in workers:
             worker.on_pass = self._passed

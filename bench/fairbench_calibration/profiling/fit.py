@@ -91,8 +91,8 @@ TURNS = (
 
 LEAST_P, MOST_P = 1.0, 8.0  # limits on the coefficient p of a timing profile
 NEGLIGIBLE = 1e-4  # a coefficient below this fraction of its starting value becomes 0
-# A minimisation makes at most ``_STEPS`` steps, each of a length up to ``_LONGEST``. Derivatives
-# are finite differences with step ``_TRIAL``.
+# A minimisation makes at most ``_STEPS`` steps, and no step is longer than ``_LONGEST``.
+# Derivatives are finite differences with step ``_TRIAL``.
 _STEPS, _TRIAL, _LONGEST = 200, 1e-5, 1.0
 _SOFT = 0.05  # relative error above which the loss grows linearly, not quadratically
 _ENOUGH = 1e-9  # a minimisation ends when a step reduces the loss by less than this fraction

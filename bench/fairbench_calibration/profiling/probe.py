@@ -224,11 +224,12 @@ async def _events(chunks: AsyncIterable[bytes]) -> AsyncIterator[Answered]:
                 yield found.answer
 
 
-# ``PRIOR`` is the residual of a fitted coefficient that is e times its value in the derived
+# ``PRIOR`` is the residual for a fitted coefficient that is e (2.72) times its value in the derived
 # profile. A predicted time that is wrong by 5% has a residual of about 1.
 PRIOR = 0.3
 MEASURED = "probed"  # last part of the id of a profile that was fitted to a measured server
-# Fits start at ``UNMEASURED``; derived values would hide how step times grow with the batch.
+# For ``p`` and ``c_nd``, fits start at the values ``UNMEASURED``, because the derived values would
+# hide how step times grow with the batch.
 UNMEASURED = {"p": 8.0, "c_nd": 0.0}
 
 

@@ -199,7 +199,7 @@ class Hooks:
     ) -> bool:
         """Wrap ``_abort_on_queued_limit``, and refuse requests that the scheduler refuses."""
         if req in self.preemption.taken:
-            return False  # SGLang's own queue limit decides, as without the plugin
+            return False  # SGLang's own queue limit applies, as without the plugin
         if original(scheduler, req, *args, **named):
             # Forget the request, which may have run before a request of higher priority preempted
             # it.

@@ -13,7 +13,7 @@ from typing import Any
 
 from fairbench_engines.sglang.requests import Req, prefix_len
 
-# maximum number of output tokens of a request for which SGLang reserves memory
+# maximum number of output tokens for which SGLang reserves memory per request
 CLIP_MAX_NEW_TOKENS = 4096
 
 

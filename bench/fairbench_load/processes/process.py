@@ -31,7 +31,7 @@ _RAISED = re.compile(r"[A-Za-z_][\w.]{0,100}(?:Error|Exception|Exit|Failure): ?\
 _REFUSED = re.compile(r"(?:\S{1,80}: error: |fairbench: )\S")
 _KILLED = re.compile(r"\S.{0,80} (?:was killed by signal|died unexpectedly)")
 
-# Log messages with one of ``_ECHOES`` come from a process that ended after another process.
+# A log message that contains a text of ``_ECHOES`` only reports the failure of another process.
 _ECHOES = (
     *("See root cause above", "Engine core initialization failed", "EngineDeadError"),
     *("CancelledError", "BrokenPipeError", "ConnectionResetError", "EOFError", "SystemExit"),

@@ -31,8 +31,8 @@ from fairbench_logs.diagnosis.replay import (
 from fairbench_logs.planning.carry_out import begin_plan, carry_out
 from fairbench_logs.planning.question import Clusters, PlanQuestion
 
-# The largest number of replicas that a plan tries is TIMES_USUAL times the number in the replay,
-# and at least LEAST_HIGH.
+# A plan tries clusters of up to TIMES_USUAL times as many replicas as the replayed cluster, or up
+# to LEAST_HIGH replicas if this number is larger.
 LEAST_HIGH, TIMES_USUAL = 8, 4
 # A replayed P95 agrees with the recorded P95 within a factor of AGREES or a difference of
 # NOTICED_S seconds.

@@ -362,7 +362,7 @@ def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
     for field, (least, most) in COUNTS.items():
         values = made[field]
         if values.dtype != object:
-            with np.errstate(invalid="ignore"):  # The remainder of infinity is NaN.
+            with np.errstate(invalid="ignore"):  # ``inf % 1`` is NaN.
                 is_count = (values % 1 == 0) & (values >= least) & (values <= most)
             text = f"{field} must be a whole number from {least} to {most}"
             found[text] = ~np.isnan(values) & ~is_count

@@ -30,7 +30,7 @@ class CallTimes:
     A promotion of the call resets ``waited_s`` and ``busy_s``, but not the fields ``total_*``.
     """
 
-    started_at_s: float  # service in seconds of the program at this call's arrival
+    started_at_s: float  # service (s) of the program before this call arrived
     queue: int
     place: int
     quantum_s: float

@@ -27,7 +27,7 @@ SWEEP = ROOT / "results/tables/deadlines.toml"
 TABLE = ROOT / "results/tables/deadlines.csv"
 FIGURE = ROOT / "plots/deadlines.svg"
 CAPACITY = 0.37  # conversations/s of each client at which lpm saturates a replica
-KEPT = 0.9  # a client collapses if a smaller fraction of its requests meets the deadlines
+KEPT = 0.9  # a client collapses if less than this fraction of its requests meets the deadlines
 ORDER = (  # schedulers that come first in tables; other schedulers follow by name
     *("fcfs", "priority", "vtc", "dlpm", "dlpm-edf", "dlpm-edf within=credit"),
     *("edf-textbook", "edf", "edf-dlpm", "niyama"),

@@ -36,7 +36,7 @@ UNSEEN = ("1", "2", "3", "4")
 SETTINGS = {"disaggregation.reserve": "admission", "disaggregation.charge_outputs": True}
 # All decode workers together run as many requests as four colocated replicas run by default.
 REQUESTS = 4 * 64
-# ``RATIOS`` holds the numbers of prefill and decode workers by workload.
+# ``RATIOS`` maps each workload to its number of prefill workers and its number of decode workers.
 RATIOS = {"sessions": (2, 2), "judge": (2, 2), "tot": (1, 3), "long-qa": (2, 2)}
 
 

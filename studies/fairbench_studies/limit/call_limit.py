@@ -84,7 +84,8 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
     if not len(first):
         return LeastCallTimes(row, alone_s, alone_s, alone_s)
     took_s = pause_s + alone_s
-    # ``shortest_s`` is a call's least sum of pause and duration, at each depth of each program.
+    # ``shortest_s`` has an element for each depth of each program: the smallest sum of pause and
+    # duration among the calls at this depth.
     shortest_s = np.minimum.reduceat(took_s, first)
     level = np.cumsum(np.isin(np.arange(len(row)), first)) - 1
     before_s = np.cumsum(shortest_s) - shortest_s

@@ -32,7 +32,7 @@ PLACES = (
     *((name, each) for name in TWO for each in ("s1", "s2")),
     *((name, "s1") for name in ONE),
 )
-FAIREST = ("d2lpm", "fair-finish")  # schedulers whose service is compared at fair shares
+FAIREST = ("d2lpm", "fair-finish")  # schedulers compared with the limit at fair shares
 OURS = FAIREST[-1]
 FRONTIER = ROOT / "results/frontier.csv"
 # Fair shares without effect lower the highest possible service by at most 0.5%.

@@ -13,7 +13,7 @@ TOTAL = 12_000.0
 DEMANDS = {"a": 2_000.0, "b": 5_000.0, "c": 20_000.0}
 FIGURE = ROOT / "plots" / "fairness.svg"
 COLOURS = {"asks for": "#bbbbbb", "order of arrival": "#d55e00", "max-min fair share": "#0072b2"}
-SCALE = 0.024  # pixels for one token per second
+SCALE = 0.024  # bar length in pixels per token/s
 
 
 def series() -> dict[str, list[float]]:

@@ -19,7 +19,7 @@ CELLS = (
     ("tot", "s1", "trees of thought, one client sends more", "P95 of the well-behaved, s"),
     ("long-qa", "s2", "long documents, one client's are longer", "P95 to the first token, s"),
 )
-# The labels in ``OFFSETS`` have offsets from their markers in points, to avoid overlaps.
+# ``OFFSETS`` moves labels away from their markers (in points), so that labels do not overlap.
 OFFSETS = {
     ("tot", "vtc"): (-4, -11),
     ("tot", "dlpm"): (6, 5),

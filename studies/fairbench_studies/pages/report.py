@@ -10,7 +10,8 @@ from fairbench.report.pages.html import as_html
 from fairbench.report.pages.run_page import run_page
 from fairbench.results.store import read_run
 
-# ``SIZE`` is the window's width and height in pixels, chosen to end below the report's figures.
+# ``SIZE`` is the width and height of the browser window in pixels. The window ends just below the
+# report's last figure.
 SIZE = "1100,1450"
 
 

@@ -16,7 +16,8 @@ from fairbench.metrics.records import Floats
 from fairbench_studies.kit.trace import Trace, throughput_tok_s
 
 WINDOW_S = 60.0
-# The tables of VTC-artifact use windows around 19 points in the 570 s after a warm-up.
+# The tables of VTC-artifact use windows around 19 evenly spaced times in the 570 s after the
+# warm-up of 30 s.
 TABLE_S, WARMUP_S, PARTS = 600.0, 30.0, 20
 # The service of requests whose first and last token are closer than ``SHORTEST_S`` is ignored.
 SHORTEST_S = 1e-5

@@ -79,7 +79,10 @@ def test_gamma_is_the_default_kind():
     ("arrivals", "complaint"),
     [
         ({"kind": "gama"}, "arrivals: unknown kind of arrivals 'gama'.*Did you mean 'gamma'"),
-        ({"kind": "gamma", "params": {"shape": 2}}, "unknown parameter of arrivals gamma 'shape'"),
+        (
+            {"kind": "gamma", "params": {"shape": 2}},
+            "unknown parameter for arrivals of kind gamma 'shape'",
+        ),
     ],
 )
 def test_a_wrong_kind_or_parameter_is_named(arrivals, complaint):

@@ -75,7 +75,8 @@ class Account(ABC):
     # ``unit_of_time`` returns the GPU time (ps) that counts as a token, or is None for token
     # counts.
     unit_of_time: Callable[[], float] | None = None
-    # ``no_bound`` is the reason why no theorem bounds service under this account, or "".
+    # ``no_bound`` is the reason why no theorem bounds the service gap under this account. It is
+    # empty if a theorem does.
     no_bound = ""
     # If ``books_late`` is true, decoded tokens may wait in the buffer ``decoded`` for some decode
     # steps before their clients are charged.

@@ -78,7 +78,7 @@ class Credits(Account):
         # ``_granted`` maps each node to the number of quanta that it received. The number of a new
         # node starts at its tenant's ``_most`` minus 1.
         self._granted: dict[str, float] = {}
-        # ``_most`` maps each tenant to the highest number of quanta granted to a child.
+        # ``_most`` maps each tenant to the number of quanta of the child that was granted most.
         self._most: dict[str, float] = {}
 
     def begin_request(self, client: str) -> None:

@@ -25,7 +25,8 @@ class Charging:
     refunds: ClassVar[bool] = True
     # If ``per_request`` is true, the host must call ``request_tokens``, which takes time.
     per_request: ClassVar[bool] = False
-    # ``no_bound`` is the reason why no theorem bounds service under this charging rule, or "".
+    # ``no_bound`` is the reason why no theorem bounds the service gap under this charging rule. It
+    # is empty if a theorem does.
     no_bound = ""
 
     def __init__(self, account: Account) -> None:

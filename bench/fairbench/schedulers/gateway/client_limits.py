@@ -40,8 +40,8 @@ class ClientLine:
         # ``_turns`` maps each priority to its turns in order. A turn consists of the number of the
         # request with which a client got the turn (the key), and the client.
         self._turns: dict[int, OrderedDict[int, str]] = {}
-        # ``_heaps`` holds a heap of each client's requests, by program and then by arrival. A heap
-        # may still contain requests that were removed from the queue.
+        # ``_heaps`` holds a heap of requests for each priority and client, sorted by program and
+        # then by arrival. A heap may contain requests that were already removed.
         self._heaps: dict[Own, list[tuple[int, int, Request]]] = {}
         self._waiting: Counter[Own] = Counter()
         # ``_places`` maps each waiting request to its priority and arrival number.
@@ -82,7 +82,8 @@ class ClientLine:
             return False
         priority, number = self._places[request]
         turns = self._turns[priority]
-        # If another request took this request's turn, the client's next turn is removed.
+        # If another request of the client has used this request's turn, the client's next turn is
+        # removed.
         if number not in turns:
             number = next(one for one, client in turns.items() if client == request.client)
         self._remove(request, number)

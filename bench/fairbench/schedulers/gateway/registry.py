@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from fairbench.schedulers.gateway.saturation import Detector
 
 
-GATEWAY = "gateway"  # the prefix of the settings that ``GatewayParams`` defines
-ADMISSION = "admission"  # the prefix of the settings that ``AdmissionParams`` defines
+GATEWAY = "gateway"  # first part of the setting names of ``GatewayParams``
+ADMISSION = "admission"  # first part of the setting names of ``AdmissionParams``
 OFF: Final = "off"
 REFUSE: Final = "refuse"
 DEMOTE: Final = "demote"

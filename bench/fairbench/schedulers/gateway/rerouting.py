@@ -47,7 +47,8 @@ class Rerouting(Router):
     def __init__(self, router: Router) -> None:
         self.router = router
         self.choose: Choice = lambda request, worker, now_s: worker
-        # ``_routed`` stores the inner router's choice for each request that ``choose`` moved.
+        # If ``choose`` moves a request to another worker, ``_routed`` stores the worker that the
+        # inner router chose.
         self._routed: dict[Request, int] = {}
         self.order = router.order
 

@@ -47,7 +47,8 @@ class EvictionCost:
         for node, tokens in islice(victims, EVICTION_SCAN_NODES):
             freed += tokens
             price_us += self._times.prefill_us(tokens) * node.hits.get(worker, 0)
-        # Tokens that no examined node can free are assumed to have the same mean cost.
+        # If the examined nodes free too few tokens, each missing token is assumed to cost as much
+        # as an examined token on average.
         return price_us * needed / freed / requests if freed else 0
 
 

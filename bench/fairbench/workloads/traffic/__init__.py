@@ -44,7 +44,7 @@ def traffic_kind(name: str, params: Mapping[str, Any]) -> TrafficKind:
     known = [field.name for field in fields(kind.Params)]
     for key in params:
         if key not in known:
-            raise unknown_name(f"parameter of arrivals {name}", key, known)
+            raise unknown_name(f"parameter for arrivals of kind {name}", key, known)
     try:
         made: TrafficKind = kind(validated(kind.Params, dict(params)))
     except ValidationError as error:

@@ -67,7 +67,8 @@ class ServingFit:
 
 def fit(runs: list[ServingRun]) -> Iterator[ServingFit]:
     """Yield each step of the fit to the ``fitted`` runs, which must come from one GPU."""
-    # Like the fit of the bundled profiles, this fit ignores that the load generator counts tokens.
+    # Like the fit of the bundled profiles, this fit ignores the time in which the load generator
+    # counts prompt tokens.
     chosen = [
         replace(run, counts_prompts=False) for run in runs if run.fitted and run.engine == "sglang"
     ]

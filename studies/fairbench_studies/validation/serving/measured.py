@@ -13,9 +13,9 @@ from fairbench.errors import DataError, printable
 from fairbench.metrics.records import Flags, Floats, Ints
 from fairbench_studies.validation.span import CLOCK_S, check_span
 
-# ``FITTED`` names the measured runs to which timing profiles or CPU costs were fitted. All other
-# A100 runs were inspected only after the fit for the A100, but all H100 runs were inspected before
-# the fit for the H100.
+# ``FITTED`` names the runs to which a profile or a cost was fitted. A100 runs that are not in
+# ``FITTED`` were inspected only after the fit for the A100. All H100 runs were inspected before the
+# fit for the H100.
 FITTED = frozenset(
     {
         *(f"sglang-a100-fixed-c{at_a_time}-run1" for at_a_time in (1, 8, 32, 128)),

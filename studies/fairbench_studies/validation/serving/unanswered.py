@@ -15,8 +15,9 @@ import numpy as np
 from fairbench.metrics.records import Flags, Ints
 from fairbench_studies.validation.serving.measured import ServingRun
 
-# Clients count as taking turns if there are at least ``FEWEST_CLIENTS`` clients, and if at least
-# the fraction ``EVEN_SHARE`` of the gaps between requests is near a multiple of one interval.
+# Clients count as taking turns under two conditions. A run has at least ``FEWEST_CLIENTS`` clients,
+# and at least the fraction ``EVEN_SHARE`` of the gaps between requests is near a multiple of one
+# interval.
 FEWEST_CLIENTS = 3
 EVEN_SHARE = 0.95
 _NUMBERED = re.compile(r"(\d+)$")

@@ -38,7 +38,8 @@ class RunComparison:
     fitted: bool
     requests: int
     throughput: Pair
-    # The first of ``windows`` ends at the last arrival; the others are slices of the first.
+    # ``windows[0]`` ends at the last arrival; the later elements of ``windows`` are slices of
+    # ``windows[0]``.
     windows: tuple[Window, ...]
     max_gap: Pair
     ttft: tuple[TTFT, ...]

@@ -28,8 +28,8 @@ from fairbench_studies.validation.windows import RATE_TARGET_PCT, Window
 FITTED, MISSED = "*", "!"
 
 
-# ``CrossCheck`` maps the columns of the table of cross-checks to the values of one row. ``quoted``
-# holds another project's prediction as text.
+# A ``CrossCheck`` is a row of the table of cross-checks: a mapping from column name to value. The
+# column ``quoted`` holds another project's prediction as text.
 CrossCheck: TypeAlias = Mapping[str, Any]
 
 
