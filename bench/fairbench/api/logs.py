@@ -139,7 +139,7 @@ def _plain(value: Any) -> Any:
     if not isinstance(value, float | Decimal):
         return _text(value)
     number = float(value)
-    # The float 7.0 becomes 7, because a column of client names may contain numbers.
+    # The float 7.0 becomes the integer 7, because client names may be numbers.
     return None if not isfinite(number) else int(number) if number.is_integer() else number
 
 

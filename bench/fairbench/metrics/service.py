@@ -295,7 +295,8 @@ def _step_bookings(
     count = np.where(log.steps > 1, np.maximum(0, high - low), 0)
     stretch, place = spread(low, count)
     done = steps_by(log, stretch, times[place], inclusive)
-    # ``since`` counts steps between ``times``. ``left`` counts a stretch's steps after them.
+    # ``since`` counts the steps of a stretch between consecutive ``times``. ``left`` counts the
+    # steps of a stretch after the last of the ``times`` inside the stretch.
     since = np.diff(done, prepend=0)
     begin = np.cumsum(count) - count
     cut = count > 0

@@ -320,7 +320,8 @@ class DispatchCharging:
         self.output_weight = output_weight
         self._answers = MeanAnswers() if ahead else None
         self._ahead: dict[int, float] = {}
-        # ``_paid`` maps ids of unfinished requests to the charges at dispatch, by client.
+        # ``_paid`` maps the id of each unfinished request to the charges that clients paid at its
+        # dispatch.
         self._paid: dict[int, dict[str, float]] = {}
 
     def prepare(self, name: str, setup: Setup) -> None:

@@ -120,7 +120,7 @@ def _covering(ids: list[int], wanted: int) -> list[int]:
 Floats = npt.NDArray[np.float64]
 
 ROW_BYTES = 200  # A row takes this many bytes of memory while rows are read and sorted.
-NAME_BYTES = 200  # bytes of memory for the name of a client or session, besides its characters
+NAME_BYTES = 200  # memory in bytes of a client's or session's name, without its characters
 MAX_SYNTHETIC = 8
 # Times above 10^15 ns are dates; a date in seconds as a float is exact only to a microsecond.
 SINCE_1970_NS = 10**15
