@@ -154,8 +154,8 @@ class VLLMReplica(EngineLoop[BlockNode]):
             scheduled[sequence] = tokens
             step.budget -= tokens
             index = running.sequences.index(sequence) + 1
-        # If a step has no scheduled sequence, vLLM schedules this step again later, and only then
-        # allocates blocks.
+        # If vLLM schedules no sequence in a step, it schedules this step again later, and allocates
+        # blocks only then.
         if scheduled:
             running.provided_steps = batch.steps + 1
         for sequence, tokens in scheduled.items():

@@ -204,7 +204,7 @@ def booked_in(log: ServiceRows, window: Window, clients: int) -> Booked:
             (total[1], part.extend_charged_tokens, started),
             (total[2], part.extend_tokens, ended),
         ):
-            # Only prefill iterations compute prompt tokens, and few rows of a log are prefill
+            # Rows without prompt tokens are skipped, because few rows of a log are prefill
             # iterations.
             rows = np.flatnonzero(tokens)
             rows = rows[when[own.of_row[rows]]]

@@ -291,7 +291,7 @@ def area_chart(
     ]
     for one, look in zip(areas, looks, strict=True):
         above = below + one.values
-        # The outline of a layer is its upper edge, then its lower edge from right to left.
+        # The polygon of a layer follows its upper edge, and then its lower edge from right to left.
         top = zip(x, np.repeat(above, 2).tolist(), strict=True)
         back = zip(reversed(x), reversed(np.repeat(below, 2).tolist()), strict=True)
         parts.append(f'<polygon points="{point_coordinates(across, up, (*top, *back))}" {look}/>')

@@ -158,7 +158,7 @@ class WorkerCredits:
         # ``unit_of_time`` returns the GPU time of a token in picoseconds, or is None if clients are
         # charged for tokens.
         self.unit_of_time: Callable[[], float] | None = None
-        # ``payers`` returns the clients that have paid for unfinished requests.
+        # ``payers`` returns the clients that were charged for unfinished requests.
         self.payers: Callable[[], Iterable[str]] = tuple
         self.on_forget: Callable[[str], None] = lambda client: None
         # ``shared`` holds the charges of all routers, or is None if there is only one router.
