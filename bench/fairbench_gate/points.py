@@ -163,7 +163,8 @@ def _pair_over_changes(
             after[key] = after.pop(same[0])
             del lonely[same[0]]
             found = changes[same[0]]
-            # A component's changed default is no cause if only one experiment uses the component.
+            # A changed default of a component is not reported if only one of two compared
+            # experiments uses this component.
             exchanged = {name for one in found.by_choice for name in re.findall(r'"([^"]*)"', one)}
             of_both = [one for one in found.by_default if one.partition(".")[0] not in exchanged]
             causes[key] = (

@@ -21,8 +21,8 @@ DEFAULT_CLIENT = "default"
 # ``BODY_CLIENT`` is the body field of OpenAI's APIs that names the client.
 BODY_CLIENT = "user"
 BODY_CLIENTS = (BODY_CLIENT, "safety_identifier", "prompt_cache_key")
-# In metrics, clients beyond the limit on labels share the label ``OTHERS``. A server's own health
-# checks count as requests of the client ``HEALTH``.
+# Metrics have a limited number of client labels; all further clients share the label ``OTHERS``. A
+# server's own health checks count as requests of the client ``HEALTH``.
 OTHERS, HEALTH = "(others)", "(health)"
 # In Anthropic's API, the header ``API_KEY`` replaces the header ``Authorization``.
 API_KEY = "x-api-key"

@@ -165,7 +165,8 @@ class Reach:
 
         line = self.line([python, "-m", PROBE, *words], {})
         try:
-            # In a separate session, the command does not receive Ctrl-C from the terminal.
+            # The command runs in a new session, so that it does not receive Ctrl-C from the
+            # terminal.
             done = subprocess.run(
                 line,
                 stdin=subprocess.DEVNULL,

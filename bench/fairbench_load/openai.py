@@ -667,7 +667,7 @@ class EventSplitter:
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._begun = bytearray()
-        self._searched = 0  # No blank line begins before the position ``_searched``.
+        self._searched = 0  # index in ``_begun`` from which the next blank line is searched
         self._oversized = False  # whether the first part of the current event was already returned
 
     def feed(self, chunk: bytes) -> list[tuple[bytes, bool]]:

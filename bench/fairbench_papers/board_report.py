@@ -459,7 +459,7 @@ MARGIN = 0.06  # An axis extends beyond the values by this fraction of their ran
 LETTER_PX, TEXT_PX = 8.8, 13.0
 # A label moves away from its mark in steps of 4 pixels, at most 15 times.
 STEP_PX, MOST_STEPS = 4.0, 16
-LEADER_FROM = 2  # A line joins a label to its mark if the label has moved by this many steps.
+LEADER_FROM = 2  # A line joins a label to its mark after a move of at least this many steps.
 
 
 class Labelled(NamedTuple):

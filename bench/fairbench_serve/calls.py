@@ -256,7 +256,7 @@ class GenerateApi(Api):
         return sampling
 
     def sign(self, call: Call, routing_key: str) -> None:
-        # SGLang's path /generate ignores the header with the routing key.
+        # The routing key is in the body, because SGLang's path /generate ignores the header for it.
         call.set("routing_key", routing_key)
 
 

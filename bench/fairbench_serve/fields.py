@@ -63,7 +63,7 @@ INTEGERS = frozenset(
 )
 _NULL, _FALSE = b"null", b"false"
 _NOTHING: Container[object] = (_NULL, _FALSE)
-# values of fields that have no effect; engines' default priority is 0
+# field values that have no effect, such as priority 0, which is the engines' default
 _ABSENT: Mapping[str, Container[object]] = {"priority": (_NULL, _FALSE, b"0")}
 STORED = (
     "a worker gives a stored response to any client that knows its id, and no other worker has the "
@@ -345,8 +345,8 @@ PROMPTS = frozenset({"prompt", "suffix", "system", "instructions"})
 CHECKED = frozenset({"logit_bias", "stop", "stop_regex", "stop_token_ids", "stop_sequences"})
 CHECKED |= {"chat_template_kwargs"}
 TURNS = frozenset({"messages", "input"})
-# fields of a message or item that need no check, because they contain no JSON schemas. The field
-# "tools" is not listed, because some templates and engines read schemas in it.
+# fields of a message or item that need no check, because they contain no JSON schemas; "tools" is
+# missing, because some chat templates and engines read schemas in this field
 TEXTS = frozenset(
     {"role", "content", "tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
     | {"name", "refusal", "arguments", "output", "input", "summary", "encrypted_content"}
@@ -369,7 +369,7 @@ ANY_OBJECT = "$$ANY$$"  # schema with which SGLang allows any JSON object
 FORMAT, FORMATS = "response_format", ("text", "json_object", "json_schema")
 # fields that may contain JSON as a string
 SCHEMA_TEXTS = frozenset({"json_schema", "structural_tag"})
-# number of JSON levels that may enclose the schema in a field; MOST_WRAPPINGS is the default
+# maximum number of JSON levels around the schema in a field; other fields use ``MOST_WRAPPINGS``
 WRAPPINGS = {"json_schema": 1, FORMAT: 3}
 MOST_WRAPPINGS = 4
 

@@ -199,7 +199,7 @@ class WorkerWatch:
 
     def __post_init__(self) -> None:
         self._silent_s: defaultdict[int, float] = defaultdict(float)
-        # metric values as text; as floats, two NaN values would differ
+        # the values of each worker's metrics as text, because two NaN floats are never equal
         self._told: dict[int, list[str]] = {}
 
     def heard(self, worker: int) -> None:

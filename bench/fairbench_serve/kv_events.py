@@ -403,7 +403,8 @@ class Subscriber:
                         break
         except (TimeoutError, ValueError) as error:
             if isinstance(error, ValueError) and not self._received:
-                # Before the first KV event, an unreadable replay counts as an unreadable message.
+                # If no KV event was received yet, a replay that cannot be decoded counts as an
+                # unreadable message.
                 self._count_unreadable()
             # Log only the first of several consecutive failures.
             if not self._replay_fails:

@@ -37,7 +37,7 @@ from fairbench_serve.served_settings import served_routers
 log = logging.getLogger(__name__)
 
 ALL_EVERY_S = 60.0  # seconds after which a router sends even totals that its peers have confirmed
-MOST_TOKENS = 1e15  # maximum number of tokens in a total; a cluster needs decades to reach it
+MOST_TOKENS = 1e15  # limit on a client's total charge in tokens, which takes decades to reach
 MOST_VERSION = 2**53
 MOST_ORIGINS = 1_000  # maximum number of routers in a message, including stopped routers
 MOST_CLIENTS = 200_000  # maximum number of client entries in a message

@@ -59,7 +59,7 @@ async def wait_until_sent(
     result = went[0]
     if isinstance(result, Problem):
         raise result
-    # The request is no longer under way if its worker became unavailable before this task resumed.
+    # The request is no longer in flight if its worker became unavailable before this task resumed.
     if not dispatcher.is_under_way(result):
         dispatcher.finish(result, 0, failed=True)
         raise WorkerFailed(result.worker, AttemptFailure.UNREACHED)

@@ -253,7 +253,7 @@ def test_show_refuses_a_foreign_file(refused, tmp_path):
         ({"notes": []}, "summary.json: notes = []: must be a valid dictionary"),
         ({"completed": 10**400}, "summary.json: cannot be read: an integer of 401 digits"),
         ({"dp": None}, "summary.json: dp = None: must be a valid integer"),
-        ({"seed": float("nan")}, "summary.json: cannot be read: NaN is not JSON"),
+        ({"seed": float("nan")}, "summary.json: cannot be read: NaN is not allowed in JSON"),
     ],
 )
 def test_show_refuses_a_summary_that_someone_edited(refused, tmp_path, summary, change, expected):

@@ -135,8 +135,8 @@ def test_unusual_but_valid_json_is_read():
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("NaN", "NaN is not JSON"),
-        ("[1, Infinity]", "Infinity is not JSON"),
+        ("NaN", "NaN is not allowed in JSON"),
+        ("[1, Infinity]", "Infinity is not allowed in JSON"),
         ("1e999", "1e999 does not fit into 64 bits"),
         ('{"a": [-1e400]}', "-1e400 does not fit into 64 bits"),
     ],

@@ -121,7 +121,7 @@ def endpoint(**fields):
         ('{"stream": false}', "stream is set by fairbench itself"),
         ('{"max_tokens": 3}', "max_tokens is set by fairbench itself"),
         ('{"max_completion_tokens": 3}', "by --max-tokens-field"),
-        ('{"a": NaN}', "NaN is not JSON"),
+        ('{"a": NaN}', "NaN is not allowed in JSON"),
     ],
 )
 def test_impossible_fields_are_named(text, complaint):

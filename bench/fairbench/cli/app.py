@@ -214,7 +214,7 @@ class _Commands(TyperGroup):
         for flag, value in pairwise([] if ctx.resilient_parsing else [*rest, "-"]):
             flag, equals, inner = flag.partition("=")
             if flag.startswith("--") and (not inner if equals else not value):
-                # An empty value usually means that a variable of a shell script is not set.
+                # An empty value usually comes from a shell variable that is not set.
                 raise UsageError(f"{flag} '': must not be empty")
         return name, load(name) if name else None, rest
 

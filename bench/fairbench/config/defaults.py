@@ -277,8 +277,8 @@ def text_of(draft: Mapping[str, object], key: str) -> str:
     return value
 
 
-# Old experiment files have client weights as parameters of local schedulers, so the weights are
-# moved when a file is read.
+# keys under which old experiment files store client weights; ``moved_weights`` moves these weights
+# to the table of client weights
 SPELLINGS = frozenset({"vtc.weights", "vtc-predict.weights", "lcf.weights"})
 
 

@@ -552,8 +552,8 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
 
 RUN = flags_of(RunFlags)
 
-# Only commands have the flag ``--set`` and the flags defined after it. Python functions, such as
-# ``fairbench.run``, lack these flags or have parameters with other names.
+# Only commands have the flags from ``SETTINGS`` on. Python functions, such as ``fairbench.run``,
+# lack these flags or have parameters with other names.
 SETTINGS = Flag(
     "Parameter of a scheduler, the engine or the workload; may be repeated.",
     COMMON,

@@ -324,7 +324,7 @@ def with_flags_of_code(
     )
 
 
-# At most ``MOST_SOUGHT`` floods are found in a trace; the warm-up ends before the earliest flood.
+# maximum number of floods that are sought in a trace; the warm-up ends before the earliest flood
 MOST_SOUGHT = 20
 
 

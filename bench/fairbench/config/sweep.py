@@ -65,7 +65,7 @@ class Sweep(BaseModel):
         frozen=True,
         extra="forbid",
         strict=True,
-        ser_json_inf_nan="constants",  # A rate or a setting may be infinite.
+        ser_json_inf_nan="constants",  # Request rates and settings may be infinite.
     )
 
     name: Annotated[str, Field(max_length=MAX_NAME, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]

@@ -418,7 +418,8 @@ class Claims(Generic[N]):
             listed, number, node = entries[0]
             if not self.is_open_leaf(node, queue):
                 heappop(entries)
-                # A node removed from the eviction queue returns once it is an evictable leaf.
+                # A node that leaves the eviction queue is added again when it becomes an evictable
+                # leaf.
                 node.listed_for.discard(queue)
                 continue
             rank = self._rank_at(node, memory.access_of(node), memory.is_awaited(node))

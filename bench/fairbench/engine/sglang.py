@@ -412,7 +412,7 @@ class Admission:
         # ``chunked`` is the request whose prompt continues in the next iteration.
         self.chunked: Sequence | None = None
         self.preempted: list[Sequence] = []
-        # ``no_slots`` is true if the slots or the load cap prevented an admission.
+        # ``no_slots`` is true if a lack of free slots or the load cap prevented an admission.
         self.no_slots = False
         self.out_of_memory = False
 

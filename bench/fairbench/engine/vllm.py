@@ -84,7 +84,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def _fill(self) -> Step:
         tokens = prompt_tokens = self.limits.max_num_batched_tokens
         if (step_tokens := self.scheduler.step_tokens) is not None:
-            # Whatever limit the scheduler sets, at least one token is left for a prompt.
+            # A step has room for at least one prompt token, even if the scheduler's limit is lower.
             wanted = step_tokens(self.waiting.running, self._clock.now_ps / PS_PER_S)
             tokens = min(tokens, max(wanted, len(self.batch) + 1))
         threshold = self.limits.long_prefill_token_threshold
@@ -154,8 +154,8 @@ class VLLMReplica(EngineLoop[BlockNode]):
             scheduled[sequence] = tokens
             step.budget -= tokens
             index = running.sequences.index(sequence) + 1
-        # If a step has no scheduled sequence, vLLM schedules this step again later, and only then
-        # allocates blocks.
+        # If vLLM schedules no sequence in a step, it schedules this step again later, and allocates
+        # blocks only then.
         if scheduled:
             running.provided_steps = batch.steps + 1
         for sequence, tokens in scheduled.items():

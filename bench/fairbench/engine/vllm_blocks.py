@@ -142,7 +142,7 @@ class BlockNode:
         self.depth = depth
         self.blocks = 0
         self.children = {}
-        # Requests use the first copy of a node's blocks, which is usually the only copy.
+        # copies of the node's blocks, usually only one; requests use the first copy
         self.copies: list[RunCopy] = []
         # ``waiters`` holds the requests whose cached prefix ends at the node, and ``awaited``
         # groups them by the block that would extend the prefix. For most nodes, ``waiters`` and

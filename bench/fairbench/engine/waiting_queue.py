@@ -157,9 +157,8 @@ class MatchScan(ListScan):
         self._heads = ordered.heads()
         # ``_head`` is the first request (with its position) of the next client in ``_heads``.
         self._head = next(self._heads, None)
-        # ``_merge`` is a heap that merges the requests of clients. Each entry of ``_merge`` is
-        # (position of the client's next request, client, iterator over the client's later
-        # requests).
+        # ``_merge`` is a heap that merges the clients' requests by position. A heap entry has the
+        # position of a client's next request, the client, and an iterator over its later requests.
         self._merge: list[tuple[Order, str, Iterator[Order]]] = []
         self._held: dict[str, None] = {}
         self._at: Order | None = None

@@ -243,7 +243,7 @@ def estimate(requests: Iterable[float]) -> TimeEstimate:
     total, load, processors = sum(counts), 0.0, _processors()
     with suppress(AttributeError, OSError):  # Some systems do not report their load.
         load = os.getloadavg()[0]
-    # Other processes leave the fraction ``share`` of the processors' time to the simulations.
+    # ``share`` is the fraction of processor time that other processes leave to the simulations.
     share = processors / (processors + load)
     seconds = total * ADDITIONS_PER_REQUEST * _addition_s() / processors / share
     return TimeEstimate(len(counts), total, seconds, total * BYTES_PER_REQUEST, load)

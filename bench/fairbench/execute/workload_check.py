@@ -197,7 +197,8 @@ def _weighted(group: LoadGroup, calls: Mapping[str, Sequence[list[MeanCall]]]) -
 
 BATCHED_TOKENS = 2048  # number of prompt tokens in a prefill batch of several short prompts
 MOST_TOGETHER = 8
-# The peak load is the highest load in any minute, or in any tenth of a run under ten minutes.
+# The peak load is the highest load in any minute. In a run of less than ten minutes, it is the
+# highest load in any tenth of the run.
 PEAK_S, PEAK_PARTS = 60.0, 10
 
 

@@ -173,7 +173,7 @@ def _finite_float(text: str) -> float:
 
 
 def _refuse_constant(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")
+    raise ValueError(f"{constant} is not allowed in JSON")
 
 
 def inner(value: Any, *keys: str) -> Any:

@@ -206,7 +206,7 @@ def zoned_moment_of(value: Any) -> datetime:
 
 UTC_ZONE = "UTC"
 ACCESS_LOG_TIME = "%d/%b/%Y:%H:%M:%S %z"
-# Numbers from 1e8 to 4.6e9 are taken for Unix times in seconds, from the years 1973 to 2115.
+# Numbers from 1e8 to 4.6e9 are taken for Unix times in seconds (years 1973 to 2115).
 FIRST_DATE_S, LAST_DATE_S = 1e8, 4.6e9
 
 

@@ -144,7 +144,8 @@ def _rounded(value: float) -> float:
     return value if isinstance(value, int) else float(f"{value:.6g}")
 
 
-# ``SAME_SHAPE`` maps a model to a model of equal shape and therefore of equal iteration times.
+# ``SAME_SHAPE`` maps a model to a model with weights of the same shapes, and therefore with the
+# same iteration times.
 SAME_SHAPE = {
     "llama-3-8b": "llama-3.1-8b",
     "llama-3-70b": "llama-3.1-70b",

@@ -120,7 +120,7 @@ TOTALS = (
 )  # fmt: skip
 
 
-# ``OF_REQUESTS`` maps each latency of single requests to its meaning.
+# ``OF_REQUESTS`` maps the name of each request latency to its meaning.
 OF_REQUESTS = {
     "ttft": "time to first token of completed requests of the whole run",
     "tpot": "time per output token after the first, over completed requests of the whole run",

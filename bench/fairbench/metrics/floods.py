@@ -20,7 +20,7 @@ PEAK = 2.5  # In a flood, a client demands at least this multiple of other clien
 USUAL = 75
 EDGE = 0.2  # The start and end of a flood are cut off while below this part of its mean rate.
 MOST_FLOODS = 3
-WHOLE = 0.9  # A flood that lasts for at least this fraction of the traffic is continuous.
+WHOLE = 0.9  # A flood that lasts for at least this fraction of the traffic counts as continuous.
 
 
 class Flood(NamedTuple):

@@ -479,7 +479,8 @@ class Inside:
         own = row[place]
         ours = self._service(joint.first[own], cell[place], place, tokens[0, order])
         theirs = self._service(joint.second[own], cell[place], place, tokens[1, order])
-        # ``settled`` marks the last of several bookings with equal place, time and kind.
+        # If several bookings of two clients are of one kind and at one time, only the difference
+        # after the last of these bookings counts.
         settled = np.ones(len(order), dtype=np.bool_)
         settled[:-1] = (place[1:] != place[:-1]) | (at_s[1:] != at_s[:-1]) | (kind[1:] != kind[:-1])
         begun = at_s >= joint.start[own]

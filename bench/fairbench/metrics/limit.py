@@ -239,13 +239,13 @@ def _victims_alone_s(tables: Tables, facts: Facts, program_s: Floats) -> float:
 class TimeSpent(NamedTuple):
     """The GPU time of all replicas by purpose, in seconds; the fields add up to the total."""
 
-    prefill_s: float  # time for prompt tokens that no cache can save, in full prefill passes
+    prefill_s: float  # time of full prefill passes for prompt tokens that no cache could save
     decode_s: float  # time for output tokens if all decode batches had been full
     recomputed_s: float  # time for computing prefixes that had been computed before
     retracted_s: float  # time for computing tokens again after a retraction
-    unfinished_s: float  # time for requests that did not finish
-    small_prefill_s: float  # time for fixed costs of prefill passes that were not full
-    small_decode_s: float  # time for fixed costs of decode batches that were not full
+    unfinished_s: float  # time spent on requests that did not finish
+    small_prefill_s: float  # fixed costs of prefill passes that were not full
+    small_decode_s: float  # fixed costs of decode batches that were not full
     idle_waiting_s: float  # GPU time in which nothing ran although a request waited
     idle_s: float  # GPU time in which no request waited and nothing ran
 

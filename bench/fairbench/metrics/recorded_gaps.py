@@ -27,7 +27,8 @@ from fairbench.metrics.stalls import (
 )
 
 SLOWER = 2.0
-# percentiles that stand for a log's least time per prompt token and shortest gap between tokens
+# percentiles of a log that are used as the lowest time per prompt token and the shortest gap
+# between tokens
 FASTEST, SHORTEST = 5, 10
 TOGETHER_S = 1e-3
 # A stall has a known cause only if prompts are computed for at least half of the stall.

@@ -204,7 +204,7 @@ def booked_in(log: ServiceRows, window: Window, clients: int) -> Booked:
             (total[1], part.extend_charged_tokens, started),
             (total[2], part.extend_tokens, ended),
         ):
-            # Only prefill iterations compute prompt tokens, and few rows of a log are prefill
+            # Rows without prompt tokens are skipped, because few rows of a log are prefill
             # iterations.
             rows = np.flatnonzero(tokens)
             rows = rows[when[own.of_row[rows]]]
@@ -295,7 +295,8 @@ def _step_bookings(
     count = np.where(log.steps > 1, np.maximum(0, high - low), 0)
     stretch, place = spread(low, count)
     done = steps_by(log, stretch, times[place], inclusive)
-    # ``since`` counts steps between ``times``. ``left`` counts a stretch's steps after them.
+    # ``since`` counts the steps of a stretch between consecutive ``times``. ``left`` counts the
+    # steps of a stretch after the last of the ``times`` inside the stretch.
     since = np.diff(done, prepend=0)
     begin = np.cumsum(count) - count
     cut = count > 0

@@ -21,7 +21,8 @@ MOST_CLIENTS = 30  # ``Stalls.matrix_s`` is computed for runs with at most this 
 STALL_S = 0.5  # A gap of at least this many seconds between two tokens of an answer is a stall.
 STALL_STEPS = 4.0  # A stall lasts at least this multiple of a decode step of a lone request.
 _MARGIN_S = 1e-6  # Times that differ by less than this many seconds count as equal.
-# Gaps between tokens are counted in bins from 1 us to 10 days, each 1% wider than the one before.
+# Gaps between tokens are counted in bins from 1 us to 10 days. Each bin is 1% wider than the
+# previous bin.
 _SHORTEST_S, _GROWTH, _BINS = 1e-6, 1.01, 2_800
 
 

@@ -218,7 +218,8 @@ def _genai_perf_request(row: Object) -> Object:
     moments = numbers_in(row.get("response_timestamps"))
     outputs = row.get("response_outputs")
     answers = [_answer_object(one) for one in outputs] if isinstance(outputs, list) else []
-    if len(answers) == len(moments):  # Responses without text contain no token.
+    # Timestamps of responses without text are dropped, because these responses contain no token.
+    if len(answers) == len(moments):
         kept = [moment for moment, one in zip(moments, answers, strict=True) if _has_text(one)]
         moments = kept or moments
     usage = next((one for answer in answers if (one := inner(answer, "usage"))), None)

@@ -143,8 +143,9 @@ AGENT = Layout(
     {"client": "src"},
     block_size=16,
 )
-# Format ``arena`` has the trace of Chatbot Arena that VTC-artifact samples ([VTC] §5.3), in which
-# each model is a client. Arrivals of kind ``trace`` may also use the format ``arena``.
+# The trace of Chatbot Arena, from which VTC-artifact draws a sample ([VTC] §5.3), has the format
+# ``arena``. In this trace, each model is a client. Arrivals of kind ``trace`` may also use the
+# format ``arena``.
 ARENA = Layout("arena", has_all("t", "client", "prompt_len", "output_len"), unit="s")
 
 

@@ -167,8 +167,8 @@ OPENROUTER = Layout(
     {"latency": "ms"},
 )
 
-# In logs of Cloudflare's AI Gateway, requests that the gateway answered from its own cache are left
-# out, because they did not reach a server.
+# Logs of Cloudflare's AI Gateway also contain requests that the gateway answered from its own
+# cache. These requests are left out, because they did not reach a server.
 CLOUDFLARE = Layout(
     "cloudflare",
     has_all("created_at", "duration", "tokens_in", "tokens_out"),

@@ -25,7 +25,7 @@ LARGEST_NS = 2**62
 
 # Times above 1e8 seconds are dates (after March 1973), because no run lasts three years.
 DATED_S = 1e8
-APART = 100  # Two times with at least this ratio are in different units.
+APART = 100  # A date that is at least this multiple of another time has another clock or unit.
 
 SLOWEST_TOKEN_S = 2.0  # longest plausible time per token of a fast answer, in seconds
 SLOWEST_ANSWER_S = 20.0  # longest plausible time of a fast answer with one token, in seconds

@@ -157,7 +157,7 @@ def is_of_failures(summary: Summary) -> bool:
     return bool(lost) and (summary.get("queue_empty_share") or 0) >= IDLE
 
 
-MOST_PAIRS = 6  # Only this number of client pairs with the most lost tokens is printed.
+MOST_PAIRS = 6  # maximum number of printed client pairs, those with the most lost tokens
 
 
 def memory_lines(summary: Summary) -> Iterator[tuple[str, str]]:

@@ -135,7 +135,7 @@ WHERE = "CHANGELOG.md"
 WORKLOAD = "workload."
 WITHOUT_DEFAULT = ("backend.", "workload.name", "workload.program")
 GIVEN_AGAIN = {*OF_THE_WORKLOAD, "client_weights", "settings"}
-# The flag ``--set`` can change a workload value if the value's key contains one of these texts.
+# The flag ``--set`` can change only the workload values whose keys contain one of these strings.
 SET_BY_FLAG = (".params.", ".misbehaving")
 
 FORMER: Mapping[str, Collection[str]] = {

@@ -14,7 +14,7 @@ BATCH = MAX_CLIENTS // 16
 
 # predicted output length in tokens before any request has finished
 PRIOR_OUTPUT_TOKENS = 128.0
-RECENT = 32  # number of requests in the moving average
+RECENT = 32  # number of requests in the moving average of output lengths
 
 
 class MeanAnswers:

@@ -53,7 +53,7 @@ class Running(NamedTuple):
 
 
 class ClientLoad(NamedTuple):
-    """A client load sums up a client's running requests; ``decode_steps`` counts output tokens."""
+    """The sums over a client's running requests; ``decode_steps`` counts their output tokens."""
 
     requests: int
     held_tokens: int

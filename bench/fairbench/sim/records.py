@@ -193,8 +193,7 @@ def _batches(path: Path) -> list[pa.RecordBatch]:
     except (pa.ArrowException, OSError, MemoryError, StopIteration) as error:
         raise _damaged(path, error) from None
     try:
-        # The reader raises an error at the end of the file, whether the file is complete or cut
-        # off.
+        # At the end of the file, the reader raises an error, even if the file is complete.
         with suppress(StopIteration, OSError, pa.ArrowInvalid):
             while True:
                 batches.append(reader.read_next_batch())

@@ -565,7 +565,7 @@ def hub_records(ref: str) -> Iterator[tuple[str, Any]]:
     configuration, split = HUB_DATASETS[name]
     try:
         rows = load_dataset(name, configuration, split=split)
-    # If the network or the hub fails, the hub's library may raise many types of errors.
+    # If the network or the Hugging Face hub fails, ``load_dataset`` may raise many types of errors.
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
         raise UsageError(

@@ -22,8 +22,8 @@ from fairbench_engines.replica.inside.bridge import SOURCE_ONLY
 INSTALLED = "installed"
 DOOR = Path(__file__).resolve().parents[1]
 # ``START`` lets the engine's Python import the running version of ``fairbench_engines`` instead of
-# an installed version. ``START`` also removes the current folder from the import path, where
-# Python's option ``-c`` puts it, so that no file of the user is imported by mistake.
+# an installed version. Python's option ``-c`` puts the current folder on the import path. ``START``
+# removes this folder, so that no file of the user is imported by mistake.
 START = """
 import sys, types
 sys.path[:] = [path for path in sys.path if path]

@@ -244,7 +244,8 @@ class VLLMHome(EngineHome):
             found = next_candidate(self._selection, True)
         while found is not None:
             assert self._selection is not None
-            # vLLM decides when to preempt; ``check_config`` refuses schedulers that must preempt.
+            # ``Preempt`` is ignored, because vLLM decides when to preempt; ``check_config`` refuses
+            # schedulers that must preempt.
             if not isinstance(found, Preempt) and self.cap.has_room(found):
                 tracked = self._ours[found]
                 if self._engine.has_slot(tracked.theirs):

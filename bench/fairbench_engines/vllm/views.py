@@ -54,7 +54,7 @@ class VLLMLiveBatch:
         return len(self._scheduler.running)
 
     def __iter__(self) -> Iterator[Running]:
-        # ``map`` and ``compress`` are faster than a loop, and a step has hundreds of requests.
+        # ``map`` and ``compress`` are faster than a loop over the hundreds of requests in a step.
         running = self._scheduler.running
         known = list(map(self._tracked.get, map(REQUEST_ID, running)))
         theirs = list(compress(running, known))

@@ -82,7 +82,7 @@ class Attempt:
         """Return the record of this attempt, which ended at time ``now_s`` with ``status``."""
         call, stream, answer = self.call, self.stream, self.stream.answer
         first_s, last_s = stream.chunk_s[:1], stream.chunk_s[-1:]
-        # A complete answer without chunks counts as received now.
+        # If an answer is complete but was not sent in chunks, all its tokens count as received now.
         if status == FINISHED and not stream.chunk_s:
             first_s = last_s = [now_s]
         admitted_s = None

@@ -81,7 +81,7 @@ class LiveLLM:
         if errors:
             raise min(
                 errors, key=lambda error: isinstance(error, ProgramFailed)
-            )  # An error of fairbench itself takes precedence over a ProgramFailed.
+            )  # An error of fairbench itself is raised rather than a ProgramFailed.
         return results
 
 

@@ -60,7 +60,7 @@ def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
             f"{name} {text}: replay needs kv, because a replay repeats missed KV events; "
             "give kv, too"
         )
-    # Addresses are normalised, so that equal addresses have equal texts.
+    # Addresses are normalised, so that two spellings of an address become the same string.
     root = urlsplit(url)
     netloc = root.netloc.lower().removesuffix(f":{USUAL_PORTS[root.scheme]}")
     canonical = root._replace(netloc=netloc).geturl().rstrip("/")

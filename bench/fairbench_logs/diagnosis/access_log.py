@@ -31,7 +31,8 @@ from fairbench_logs.scoring.states import SIGNS
 
 # At most 12,000 requests of a log are replayed, because a longer replay would take too long.
 MOST_REPLAYED = 12_000
-# A replay also includes half of the flood's length before the flood, and as much after the flood.
+# A replay begins half a flood length before the flood, and ends half a flood length after the
+# flood.
 AROUND = 0.5
 
 UNKNOWN_STALLS: Mapping[str, Any] = {"clients": [], "notes": {"stalls": NO_GAPS}}

@@ -347,8 +347,8 @@ class Clusters:
         if spec.workload.arrivals is not None and spec.workload.arrivals.kind == KIND:
             if set(self.question.loads) != {1.0}:
                 raise UsageError(
-                    "--loads cannot change a workload that replays a trace; give the trace "
-                    "itself by --trace"
+                    "--loads cannot change a workload that replays a trace; give the trace by "
+                    "--trace instead"
                 )
             return FixedLoad(None, usual=False)
         if spec.request_rate is not None:

@@ -34,8 +34,8 @@ POLICIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     SHARE: ("max-min", {"memory.share": True}),
 }
 """The eviction policy and the settings for each row of the table."""
-# The target for a well-behaved client's hit rate, as a fraction of the client's hit rate alone on
-# 1/n of the KV pool (for n clients).
+# target hit rate of a well-behaved client, as a fraction of its hit rate when it runs alone on 1/n
+# of the KV pool, where n is the number of clients
 GOAL = 0.9
 NUMBERS = (
     *("kept", "service_tok_s", "hit_rate", "victim_p95_s"),

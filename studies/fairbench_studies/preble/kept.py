@@ -10,7 +10,8 @@ from fairbench_studies.preble.experiments import PREBLE, Key
 from fairbench_studies.preble.speed import GPUS
 from fairbench_studies.preble.store import Latency, Results
 
-# In rows of decisions per second, ``figure`` is "speed", and ``seed`` counts repetitions.
+# Rows with decisions per second have "speed" as ``figure`` and the number of the repetition as
+# ``seed``.
 SPEED = "speed"
 
 

@@ -25,7 +25,8 @@ from fairbench_studies.routers.runs import Panel, draw, results, simulated
 FIGURE = ROOT / "plots/routers-d2lpm.svg"
 QUANTUM = 40_000  # default quantum of the scheduler d2lpm, in tokens
 
-# The scaling table varies the numbers of workers and routers, and how routers share counters.
+# The scaling table varies the number of workers, the number of routers, and the way in which
+# routers share charges.
 SCALE = {"duration_s": 20.0, "scenario": "s1", "scheduler": "d2lpm"}
 FLEETS = (("tot", 16, (2, 4, 8)), ("chat", 16, (2, 4, 8)), ("tot", 64, (8,)))
 DIVIDED = "independent, 1/N quantum each"

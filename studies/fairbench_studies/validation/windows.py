@@ -47,7 +47,7 @@ class Window:
     rates: dict[int, Pair]
     jain: Pair
     slice: bool = False
-    # ``names`` holds the clients' names for messages, in the order of the clients' numbers.
+    # names of the clients for use in messages, in the order of the clients' numbers
     names: tuple[str, ...] = ()
 
     @property

@@ -19,8 +19,8 @@ WIDTH = 520
 LEFT, RIGHT = 58, 14
 END = WIDTH - RIGHT
 PLOT_PX = 200
-LINE_PX = 1.8  # A series' line has this width in pixels, as in the style sheet.
-BELOW_PX = 44  # A horizontal axis with its label has this height in pixels.
+LINE_PX = 1.8  # width of a series' line in pixels, as in the style sheet
+BELOW_PX = 44  # height of a horizontal axis with its label in pixels
 # A row of a legend is 18 pixels high and has three entries.
 LEGEND_PX, PER_ROW = 18, 3
 
@@ -291,7 +291,7 @@ def area_chart(
     ]
     for one, look in zip(areas, looks, strict=True):
         above = below + one.values
-        # The outline of a layer is its upper edge, then its lower edge from right to left.
+        # The polygon of a layer follows its upper edge, and then its lower edge from right to left.
         top = zip(x, np.repeat(above, 2).tolist(), strict=True)
         back = zip(reversed(x), reversed(np.repeat(below, 2).tolist()), strict=True)
         parts.append(f'<polygon points="{point_coordinates(across, up, (*top, *back))}" {look}/>')
@@ -588,7 +588,7 @@ def time_axis(
     zone = f" {clock.zone}" if clock.zone else ""
     began = datetime.fromisoformat(clock.iso.removesuffix("Z")).replace(tzinfo=None)
     midnight = began.replace(hour=0, minute=0, second=0, microsecond=0)
-    since_s = (began - midnight).total_seconds()  # from midnight to time 0 of the chart
+    since_s = (began - midnight).total_seconds()  # seconds from midnight to time 0 of the chart
     numbers = range(ceil((start_s + since_s) / step_s), floor((end_s + since_s) / step_s) + 1)
     if len(numbers) < 2:
         return TimeAxis(f"{name}, s since {clock.at(0.0)}")

@@ -315,7 +315,7 @@ class Turns:
             tenant = credits.tenant_of(node)
             if (known := self._known.get(tenant)) is None:
                 known = self._known[tenant] = self.someone_in_credit(tenant)
-            # [DLPM] Alg. 1 line 5: a sibling has credit left
+            # [DLPM] Alg. 1 line 5: skip a client without credit while a sibling has credit left
             if known:
                 scan.skip(client)
                 # Without tenants, the scan can skip all clients without credit.

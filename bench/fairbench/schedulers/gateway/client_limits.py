@@ -37,8 +37,8 @@ class ClientLine:
     """
 
     def __init__(self) -> None:
-        # ``_turns`` maps each priority to its turns in order. A turn consists of the number of the
-        # request with which a client got the turn (the key), and the client.
+        # ``_turns`` holds the turns of each priority in order. The key of a turn is the arrival
+        # number of the request that brought the turn, and its value is the client.
         self._turns: dict[int, OrderedDict[int, str]] = {}
         # ``_heaps`` holds a heap of requests for each priority and client, sorted by program and
         # then by arrival. A heap may contain requests that were already removed.

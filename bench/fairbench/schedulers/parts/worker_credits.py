@@ -158,7 +158,7 @@ class WorkerCredits:
         # ``unit_of_time`` returns the GPU time of a token in picoseconds, or is None if clients are
         # charged for tokens.
         self.unit_of_time: Callable[[], float] | None = None
-        # ``payers`` returns the clients that have paid for unfinished requests.
+        # ``payers`` returns the clients that were charged for unfinished requests.
         self.payers: Callable[[], Iterable[str]] = tuple
         self.on_forget: Callable[[str], None] = lambda client: None
         # ``shared`` holds the charges of all routers, or is None if there is only one router.
@@ -321,7 +321,8 @@ class DispatchCharging:
         self.output_weight = output_weight
         self._answers = MeanAnswers() if ahead else None
         self._ahead: dict[int, float] = {}
-        # ``_paid`` maps ids of unfinished requests to the charges at dispatch, by client.
+        # ``_paid`` maps the id of each unfinished request to the charges that clients paid at its
+        # dispatch.
         self._paid: dict[int, dict[str, float]] = {}
 
     def prepare(self, name: str, setup: Setup) -> None:

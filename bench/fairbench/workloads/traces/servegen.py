@@ -33,7 +33,7 @@ from fairbench.workloads.traces.programs import TracedProgram
 from fairbench.workloads.traces.table import TableBuilder, TraceRow, TraceTable
 
 LAWS = ("Gamma", "Weibull")
-CONSTANT_BELOW = 1e-3  # Gaps with a smaller coefficient of variation are drawn as constant.
+CONSTANT_BELOW = 1e-3  # Arrival gaps with a smaller coefficient of variation become constant.
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ def _covering(ids: list[int], wanted: int) -> list[int]:
 Floats = npt.NDArray[np.float64]
 
 ROW_BYTES = 200  # A row takes this many bytes of memory while rows are read and sorted.
-NAME_BYTES = 200  # bytes of memory for the name of a client or session, besides its characters
+NAME_BYTES = 200  # memory in bytes of a client's or session's name, without its characters
 MAX_SYNTHETIC = 8
 # Times above 10^15 ns (11.6 days) count as dates, as times since 1970. As a float in seconds, a
 # date is exact only to a microsecond.

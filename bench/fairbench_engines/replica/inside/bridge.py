@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     the sockets of replicas arrive. With ``SOURCE_ONLY`` as third argument, the program answers only
     the operation ``source``, and does not spend seconds on importing the engine.
     """
-    # After Ctrl-C, the simulator closes the input of this process.
+    # Ctrl-C is ignored, because the simulator ends this process by closing its standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent(time.sleep)
     answers = os.fdopen(os.dup(1), "wb")

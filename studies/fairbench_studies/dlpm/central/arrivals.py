@@ -10,9 +10,9 @@ from fairbench.core import Request
 from fairbench_load.token_pages import segments_of
 
 CLIENTS = 4
-# The lengths in tokens are for trees of thought on the GSM8K data set ([DLPM] Table 2). A prompt is
-# an instruction, which is equal in all prompts, and a question. Each further tree level adds the
-# previous output and a short instruction to the prompt.
+# The lengths in tokens are for trees of thought on the GSM8K data set ([DLPM] Table 2). A prompt
+# consists of an instruction, which all prompts share, and a question. Each further tree level adds
+# the previous output and a short instruction to the prompt.
 INSTRUCTION_TOKENS = 66
 QUESTION_TOKENS = 480
 OUTPUT_TOKENS = 256

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WIDTH_IN, HEIGHT_IN, DPI = 11.0, 7.0, 110
-ERROR_LIMIT_PCT = 45.0  # a larger error is drawn at the edge of the panel, as a number
+ERROR_LIMIT_PCT = 45.0  # Larger errors are written as numbers at the edge of the panel.
 # Two numbers at the edge of a panel would overlap if the measured values of their points differ by
 # less than ``NEAR`` powers of ten. Only the largest of several overlapping numbers is written.
 NEAR = 0.4

@@ -16,9 +16,9 @@ from fairbench_studies.validation.report import both
 from fairbench_studies.validation.serving.profiles import host_cost_text
 
 SERVICE_TARGET_PCT, MAKESPAN_TARGET_PCT, JAIN_TARGET = 6.0, 12.0, 0.05
-# The DLPM authors' script leaves users without service out of Jain's index. The index is assumed to
-# cover only one user if it is at least ``ALONE_INDEX`` and users' median latencies differ by more
-# than a factor of ``UNEQUAL``.
+# The DLPM authors' script leaves users without service out of Jain's index. Jain's index is assumed
+# to cover only one user if the index is at least ``ALONE_INDEX``, although users' median latencies
+# differ by more than a factor of ``UNEQUAL``.
 ALONE_INDEX, UNEQUAL = 0.9995, 2.0
 
 

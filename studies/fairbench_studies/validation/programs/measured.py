@@ -29,7 +29,7 @@ _TOKENS = re.compile(r"average (\d[\d,]{0,11}(?:\.\d+)?) tokens")
 # separate system text: in the first LPM run, users 1 and 2 finish no request before user 0 is done.
 # With a common system text, LPM would interleave the users' requests.
 SYSTEM_TOKENS = 33
-LEAST_PROMPT_TOKENS = SYSTEM_TOKENS + 1  # an article has at least one token
+LEAST_PROMPT_TOKENS = SYSTEM_TOKENS + 1  # the system text and one token of an article
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,7 +27,7 @@ FITTED = frozenset(
         "vllm-h100-qwen3-14b-w7_sweep-agg6",
         "sglang-fork-a100-good-mdrr-1000",
         "sglang-fork-a100-abl2_rate_2",
-        # ``VLLM_REQUEST_MS`` was fitted to the A100 run fixed-c128-run1.
+        # the run to which ``VLLM_REQUEST_MS`` was fitted
         "vllm-a100-fixed-c128-run1",
     }
 )
