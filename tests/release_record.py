@@ -170,7 +170,7 @@ RANKS = """## Data-parallel ranks
 
 `--dp-size N` (SGLang) and `--data-parallel-size N` (vLLM) start N engine processes, called ranks,
 in one server. Each rank has its own queue and scheduler, but all ranks share one account of each
-client: a client that floods every rank receives no more than its share of the server.
+client. A client that floods every rank therefore receives no more than its share of the server.
 
 - *Exchange.* Each rank writes its charges to a file in memory every 50 ms, and reads the charges of
   the other ranks. The first process of a server creates the folder for the files of all ranks, and
@@ -184,7 +184,7 @@ client: a client that floods every rank receives no more than its share of the s
 - *Schedulers.* `vtc`, `dlpm` and their variants share accounts between ranks. Ranks exchange
   nothing under `fcfs`, `lpm`, `edf` and other schedulers that do not count clients' service. On a
   server with several ranks, the plugin refuses `rpm`, `equinox` and `tenants=tree`, because ranks
-  do not exchange the sums that these schedulers need.
+  do not exchange the counts that these schedulers and settings need.
 - *Refused.* The ranks of a server must be on one host, and a server with several ranks refuses
   priorities. With several SGLang ranks under `vtc` or `dlpm`, a rank must not use tensor or
   pipeline parallelism. A vLLM server with several ranks refuses Ray, external load balancers, and a
