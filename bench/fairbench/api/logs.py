@@ -250,7 +250,7 @@ def score(
     if window_end is not None and window_end <= (window_start or 0.0):
         raise UsageError(f"window_end = {window_end:g}: must be above window_start")
     if len(data) != 1 and not all(isinstance(one, str | PathLike) for one in data):
-        raise UsageError("data: give one table, or the names of files")
+        raise UsageError("data: give one table, or one or more file names")
     ranks = parse_percentiles(percentiles or "")
     with as_file(data[0]) as first:
         names = [first, *(str(one) for one in data[1:])]
