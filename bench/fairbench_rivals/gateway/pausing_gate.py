@@ -165,7 +165,7 @@ class PausingGate(PlacementGate[P]):
 
     # used fraction of a replica's KV pool above which the gate pauses the replica's sessions
     PAUSE_ABOVE: ClassVar[float] = 1.0
-    # used fraction of a replica's KV pool at which the gate stops pausing the replica's sessions
+    # used fraction of the KV pool down to which the gate pauses sessions of a full replica
     PAUSE_TO: ClassVar[float] = 1.0
     # number of streamed tokens after which the tokens of an answer are counted again
     STREAM_STEP: ClassVar[int] = 20
