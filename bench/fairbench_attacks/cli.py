@@ -168,7 +168,7 @@ def _experiment(flags: dict[str, Any], settings: list[str] | None, scenario: str
     spec = experiment(flags, parse_assignments(settings))
     if spec.duration_s is None:
         raise UsageError("duration: missing; an attack needs a duration in seconds")
-    # ``max_drain_s``, the time after the last arrival, is shortened as it affects only latencies.
+    # ``max_drain_s``, the time after the last arrival, affects only latencies, so it is shortened.
     return spec.model_copy(update={"max_drain_s": min(spec.max_drain_s, spec.duration_s)})
 
 

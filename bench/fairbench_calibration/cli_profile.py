@@ -84,7 +84,7 @@ FromDataSheet = Annotated[
     bool,
     Option(
         "--roofline",
-        help="Estimate times from the data sheet of the GPU instead of the operator tables.",
+        help="Estimate times from the data sheet of the GPU, not from measured kernel times.",
     ),
 ]
 KVFormat = Annotated[KVDtype, Option(help="Data type of the KV cache.")]

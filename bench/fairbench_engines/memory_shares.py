@@ -68,7 +68,8 @@ class MirroredMemory:
         self._eviction, self._theirs_of = eviction, theirs_of
         self._known = frozenset(clients)
         self._share = MemoryShare(self.share, self, self.name_of)
-        # memory demands of requests, and tokens by client, until the next admission or preemption
+        # memory demands of requests, and tokens by client; cached until an admission or a
+        # preemption
         self._demands: dict[Request, PromptTokens] = {}
         self._held: dict[str, float] = {}
         self._unpinned: dict[str, float] = {}

@@ -26,8 +26,8 @@ from fairbench_gate.points import PairedPoint, over_seeds
 
 DIGITS = (3, 5, 8)
 LARGE = 1000  # percentages from this value on are printed without decimal places
-# Relative changes of a metric up to ``ROUNDING`` are ignored. Another order of additions changes a
-# metric by less than ``ROUNDING``, and another scheduling decision by more.
+# Relative changes of a metric up to ``ROUNDING`` are ignored. Rounding errors change a metric by
+# less than ``ROUNDING``, and different scheduling decisions change it by more.
 ROUNDING = Fraction(1, 10**12)
 
 

@@ -75,7 +75,7 @@ def plan(
         str | None,
         Option(
             metavar="X,Y",
-            help="Multiples of the workload's load for which the plan is made, such as 0.5,1,2. "
+            help="Loads for which plan searches a cluster, in multiples of the workload's load. "
             f"[default: {LOADS}]",
         ),
     ] = None,

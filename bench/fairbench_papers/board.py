@@ -384,7 +384,7 @@ class Board:
     # ``fewest`` is the number of latencies of the well-behaved client with the fewest latencies, or
     # None if the numbers are unknown.
     fewest: int | None
-    summary: Mapping[str, Any]  # the summary of a run, from which the title takes the hardware
+    summary: Mapping[str, Any]  # the summary of a run; the title names the hardware in this summary
 
 
 def chosen(

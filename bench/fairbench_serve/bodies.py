@@ -229,7 +229,7 @@ class BodyLease:
         if not fits:
             raise too_many(
                 f"this client's request bodies would take {max(own >> 20, 1)} MiB of memory, "
-                "more than the limit allows; send fewer at the same time"
+                "more than the limit allows; send fewer requests at a time"
             )
         self._memory.take_units(self._client, size - self.taken)
         self.taken = size

@@ -338,7 +338,7 @@ def check_template_kwargs(values: Mapping[str, object] | None) -> None:
 
 
 ALLOW_FLAG = "--allow-regex"
-# fields that may contain a regular expression, alone or inside a grammar
+# request fields that may contain a regular expression, alone or inside a grammar
 PATTERNS = frozenset({"stop_regex", "regex", "ebnf", "structural_tag"})
 # fields that contain no JSON schema in any engine
 PROMPTS = frozenset({"prompt", "suffix", "system", "instructions"})

@@ -363,7 +363,8 @@ class Subscriber:
         def take(message: NumberedBatch) -> bool:
             nonlocal is_first
             if message.seq == known and message.batch.ts != known_s:
-                # The next call of ``_catch_up`` requests the messages after the worker's restart.
+                # The worker has restarted; the next call of ``_catch_up`` requests all its new
+                # messages.
                 self.restart()
             elif message.seq >= self._next:
                 self.gaps += is_first

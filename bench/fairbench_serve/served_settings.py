@@ -27,7 +27,7 @@ MOST_REQUESTS, HEADROOM = f"{SERVED_DETECTOR}.requests", f"{SERVED_DETECTOR}.hea
 # settings that limit each client's load in context tokens, in requests, and in reserved memory
 CLIENT_LIMITS = tuple(f"{GATEWAY}.client_{of}" for of in ("limit", "requests", "memory"))
 CLIENT_RESERVE = f"{GATEWAY}.client_reserve"
-# A reserve of 0.25 lets a single active client of weight 1 use 1 / (1 + 0.25) of the workers.
+# With a reserve of 0.25, a single active client of weight 1 may use 1 / 1.25 of each worker.
 DEFAULT_RESERVE = 0.25
 SERVED_OUTPUTS = {f"{GATEWAY}.outputs": "ahead"}
 SERVED_ROUTERS = ("every_s", "ahead_tok_s", "forget_s")  # parameters of routers with peers

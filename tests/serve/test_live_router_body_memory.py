@@ -28,7 +28,7 @@ def test_no_client_gets_the_whole_body_memory():
             other.grow_to(4 * MIB)
             with pytest.raises(
                 Problem,
-                match="MiB of memory, more than the limit allows; send fewer at the same time",
+                match="MiB of memory, more than the limit allows; send fewer requests at a time",
             ):
                 other.grow_to(4 * MIB + 1)
             with memory.lease("bob") as third:

@@ -309,7 +309,8 @@ class Claims(Generic[N]):
             return 0
         if self.by_client is None:
             return self._end(leaf, queue, by, short)
-        # ``queue``'s client should lose no tokens to client ``by`` if it is within its share.
+        # If the client ``queue`` is within its share, it should lose no tokens to the client
+        # ``by``.
         protected = (
             by is not None
             and queue not in (by, self._others)

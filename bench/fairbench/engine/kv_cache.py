@@ -391,7 +391,7 @@ class KVCache(PrefixTree[KVNode]):
         if start is not None:
             self._unfile(waiter, start)
         elif latest is not None and latest.prompt is waiter.prompt and latest.node is not None:
-            # Parallel calls of a program often wait at the same time with the same prompt.
+            # Parallel calls of a program often have the same prompt, so the last match is reused.
             node, place = latest.node, latest.place
         self._matching = waiter
         waiter.node, waiter.place = self.descend(node, waiter.prompt, place, waiter.total)

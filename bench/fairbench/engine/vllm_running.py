@@ -82,7 +82,7 @@ class BlockTables:
             freed += self._unstored(self._tables[one])
             users.update(self.copies(one))
         for copy in cached:
-            # ``sequence`` would use this cached copy of a block, so no preemption frees the copy.
+            # ``sequence`` needs this cached copy of a block, so preempting others does not free it.
             users.pop(copy, None)
         freed += sum(copy.node.blocks for copy, n in users.items() if n == len(copy.users))
         wanted = self._wanted(sequence.total, cached, alone=alone)

@@ -259,7 +259,7 @@ class MatchedQueue(ABC, Generic[N]):
         self._dirty: list[Entry[N]] = []
         self._fresh: list[Entry[N]] = []
         # Cold requests (at most 32 cached tokens) whose prompts begin alike form a group in
-        # ``_cold``. ``_leader`` has the first request of each group, and the other requests come
+        # ``_cold``. ``_leader`` has the first request of each group; a group's other requests come
         # last in the queue. ``_joined`` has the newly queued requests of each group whose first
         # request may change.
         self._cold: dict[Prompt, dict[Entry[N], None]] = {}

@@ -25,7 +25,8 @@ from fairbench.errors import DataError, FairbenchError, RunFailed, UsageError
 
 MIB = 2**20
 VARIABLE = "FAIRBENCH_READ_MIB"
-# Reading a file takes at most 512 MiB by default, so that a command needs less than 1 GiB.
+# Reading a file takes at most 512 MiB of memory by default, so that a command needs less than 1
+# GiB.
 DEFAULT_MIB = 512
 # A line may take 1/8 of the memory limit, because parsing keeps three copies of the line.
 LARGEST_PART = 8

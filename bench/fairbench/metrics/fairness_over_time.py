@@ -35,10 +35,10 @@ CELL_S = 1.0  # Time is divided into cells of one second; sliding windows move b
 # otherwise exceed ``MOST_CELLS``.
 MOST_CELLS = 400_000
 
-# A client is judged in a window only if its calls waited for at least half of the window.
+# A client's share in a window counts only if its calls waited for at least half of the window.
 LEAST_BACKLOG = 0.5
-# A client is judged only if its fair share is at least four requests of mean size. If the fair
-# share were below four requests, one late request would lower a client's share too much.
+# A client's share counts only if its fair share is at least four requests of mean size. With a
+# smaller fair share, one late request would lower the client's share too much.
 LEAST_REQUESTS = 4.0
 
 

@@ -14,9 +14,9 @@ from fairbench.metrics.traffic import Traffic, best_stretch
 HEAVY = 3.0
 LEAST_SHARE = 0.1  # A flood is at least this fraction of all demand.
 LEAST_REQUESTS = 20  # A flood has at least this many requests; fewer requests may be chance.
-PEAK = 2.5  # In a flood, a client demands at least this multiple of other clients' usual peak.
-# The usual peak is the third quartile of the clients' peak demands, because higher peaks may
-# themselves be floods.
+PEAK = 2.5  # In a flood, a client demands at least this multiple of a usual peak demand.
+# The usual peak demand is the third quartile of other clients' peak demands, because higher peaks
+# may themselves be floods.
 USUAL = 75
 EDGE = 0.2  # The start and end of a flood are cut off while below this part of its mean rate.
 MOST_FLOODS = 3

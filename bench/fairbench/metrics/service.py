@@ -136,7 +136,7 @@ class View(Enum):
     In the comments on views, w_e and w_q are the prices of an input token and an output token.
     """
 
-    # The service that clients see is w_e * input + w_q * output ([DLPM] §6.1).
+    # Client service counts cached input, too: w_e * input + w_q * output ([DLPM] §6.1).
     CLIENT = "client"
     # Computed service, the work of the cluster, is w_e * computed input + w_q * output ([DLPM] §3).
     ACTUAL = "actual"

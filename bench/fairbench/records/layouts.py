@@ -135,8 +135,9 @@ MOONCAKE = Layout("mooncake", _is_mooncake, unit="ms", block_size=512)
 
 # Format ``agent`` has the form of agents' sessions in LMCache/lmcache-agent-trace (16a14ad) and in
 # Exgentic's trace (inference-sim/inference-sim, c358946). Equal block ids mean equal blocks, even
-# in different sessions of a file. ``src`` names a session's collection, which counts as the client.
-# A collection's sessions were recorded on different days, so they are replayed one after another.
+# in different sessions of a file. ``src`` names the collection of a session; each collection counts
+# as one client. A collection's sessions were recorded on different days, so they are replayed one
+# after another.
 AGENT = Layout(
     "agent",
     has_all("t", "session", "step", "input_length", "output_length", "hash_ids"),

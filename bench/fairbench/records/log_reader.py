@@ -26,7 +26,7 @@ Floats = npt.NDArray[np.float64]
 BATCH = 16_384  # number of records that are Python objects at one time
 # Estimates of memory assume 200 bytes for each row and 200 bytes for each distinct text.
 ROW_BYTES, NAME_BYTES = 200, 200
-SAMPLE = 50  # The meaning of a column is inferred from this number of its values.
+SAMPLE = 50  # number of a column's values from which the meaning of the column is inferred
 MAX_COLUMNS = 2_000
 SHOWN_ROWS = 100  # limit on rows without an end time whose columns error messages can name
 NUMERIC = frozenset({*naming.COUNTS, *naming.MOMENTS, *naming.LENGTHS})

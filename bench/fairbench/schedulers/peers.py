@@ -189,7 +189,7 @@ def _patched(known: Sums, changed: Sums) -> Sums:
     return patched
 
 
-# maximum number of clients whose latest changes are remembered
+# maximum number of clients in the record of changed charges
 MOST = 100_000
 
 

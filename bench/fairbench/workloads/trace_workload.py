@@ -14,7 +14,7 @@ from fairbench.workloads.traces.programs import FileTraffic
 from fairbench.workloads.traces.read import MAX_CLIENTS, TraceParams, check_params, read_trace
 from fairbench.workloads.traffic.recorded import ReplayTraffic
 
-KIND = "replay"  # Arrivals and programs of this kind replay a trace.
+KIND = "replay"  # the kind of arrivals and programs that replay a trace
 SCENARIO = "recorded"
 SYNTHETIC = "synthetic"
 MAX_DRAIN_S = 600.0

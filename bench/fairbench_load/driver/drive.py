@@ -173,7 +173,7 @@ async def drive(
     pool = Pool(target.base_url, target.connect_timeout_s)
     with records.Journal(records_dir) as journal:
         clock = RunClock(target.time_scale, starts_in_s())
-        # The drivers of a run use different request ids.
+        # Each driver counts in steps of the number of drivers, so no two requests have the same id.
         ids = count(shard.number, shard.drivers)
         run = _Run(spec, target, vocab, pool, journal, clock, len(streams), ids)
         if target.api == "generate" and shard.drivers == 1:

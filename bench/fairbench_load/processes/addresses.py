@@ -80,7 +80,7 @@ def _is_address(url: str, schemes: Sequence[str]) -> bool:
         port = parts.port
     except ValueError:
         return False
-    # ``urlsplit`` would remove line ends without an error.
+    # ``urlsplit`` silently removes line ends, so ``url`` itself is checked.
     if not (url.isascii() and url.isprintable()):
         return False
     if parts.scheme not in schemes or not parts.hostname or port == 0:

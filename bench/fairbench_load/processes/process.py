@@ -172,8 +172,8 @@ class ServerProcess:
         self._grace_s = grace_s
         self._log_start = log_path.stat().st_size if log_path.exists() else 0
         with log_path.open("ab") as log:
-            # In a separate session, the process does not receive Ctrl-C from the terminal. Only
-            # fairbench receives Ctrl-C, and then ends the process.
+            # In a separate session, the server does not receive Ctrl-C from the terminal. fairbench
+            # itself receives Ctrl-C and ends the server.
             self._reaper = subprocess.Popen(
                 [*under, *command],
                 stdin=subprocess.PIPE,

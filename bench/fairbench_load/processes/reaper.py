@@ -41,7 +41,7 @@ def main() -> int:
     with suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGKILL)
     with suppress(ChildProcessError):
-        while True:  # A killed process ends only after its memory is freed.
+        while True:  # wait for the killed processes, which end only after their memory is freed
             os.waitpid(-server.pid, 0)
     return code if code >= 0 else 128 - code
 

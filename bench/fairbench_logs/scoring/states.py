@@ -16,7 +16,7 @@ from fairbench.records.column_names import plain
 from fairbench.records.log_reader import ColumnValues, FileColumns
 
 UNSAID = -1  # The record does not state how the request ended.
-UNKNOWN = -2  # The record states an end of the request that is not in ``WORDS``.
+UNKNOWN = -2  # The record's word for the end of the request is not in ``WORDS``.
 FAILED = 3  # The request ended early; metrics count the request as refused.
 FINISHED_WORD, FAILED_WORD = "finished", "failed"
 

@@ -15,7 +15,8 @@ from fairbench.schedulers.eviction.policies import EvictionPolicy, Leaf, Rank
 from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.program_states import IDLE_PROGRAMS, has_program
 
-# Pins last ``FIRST_TTL_S`` seconds until more than ``FEW_GAPS`` gaps between turns are known.
+# A session's KV cache is pinned for ``FIRST_TTL_S`` seconds until more than ``FEW_GAPS`` gaps
+# between turns are known.
 FEW_GAPS, MOST_GAPS = 100, 4_096
 FIRST_TTL_S = 2.0
 REBUILD_S = 2.0  # assumed time in seconds to compute the context of an evicted session again

@@ -163,9 +163,9 @@ class PausingGate(PlacementGate[P]):
     does not report streamed tokens, an answer's tokens are added when its turn ends.
     """
 
-    # fraction of a replica's KV pool above which the replica pauses sessions
+    # used fraction of a replica's KV pool above which the gate pauses the replica's sessions
     PAUSE_ABOVE: ClassVar[float] = 1.0
-    # used fraction of a replica's KV pool at which a full replica stops pausing sessions
+    # used fraction of the KV pool down to which the gate pauses sessions of a full replica
     PAUSE_TO: ClassVar[float] = 1.0
     # number of streamed tokens after which the tokens of an answer are counted again
     STREAM_STEP: ClassVar[int] = 20
@@ -198,7 +198,7 @@ class PausingGate(PlacementGate[P]):
             return
         for request, produced in self.setup.streamed().items():
             if (session := self._turns.get(request)) is None:
-                continue  # a turn that another router has sent
+                continue  # another router has sent this turn
             counted = produced - produced % self.STREAM_STEP
             if (more := counted - session.streams.get(request, counted)) > 0:
                 session.streams[request] = counted

@@ -52,9 +52,9 @@ LEAST, MOST = 0.2, 0.8  # limits on the share of time that prefill gets
 # Prefill keeps its share of time while the pressures (waiting time divided by work) on prefill and
 # decoding differ by at most 10%.
 DEAD_BAND = 0.1
-HALF_LIFE_S = 2.0  # seconds in which prefill's share moves half of the way to its target
-MOST_PER_S = 0.05  # largest change of the share per second
-NEWEST = 0.2  # weight of the latest prefill in the average time per prompt token
+HALF_LIFE_S = 2.0  # seconds in which the share moves half of the way to its target
+MOST_PER_S = 0.05  # maximum change of prefill's share of time per second
+NEWEST = 0.2  # weight of the latest prefill in the mean time per prompt token
 
 
 class PrefillTimeShareAuto(PrefillTimeShare):

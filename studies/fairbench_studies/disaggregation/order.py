@@ -27,7 +27,7 @@ from fairbench_studies.kit.table_store import write
 GPU = "h200-141gb/gpt-oss-120b/tp1/sglang-0.5.14"
 NVLINK_GB_S = 450.0
 # ``RATIOS`` has the ratios of prefill to decode replicas that were measured on eight GPUs.
-# ``RATIOS`` lacks 1:1, which was measured on only four GPUs.
+# ``RATIOS`` lacks the ratio 1:1, which was measured on only four GPUs.
 RATIOS = ("1:3", "2:2", "3:1")
 ALIKE = 0.05  # two values count as equal if they differ by less than this fraction
 METRICS = {"output_throughput": "throughput", "median_ttft_ms": "TTFT", "median_tpot_ms": "TPOT"}

@@ -37,7 +37,8 @@ def least_makespan_by_calls(
     """
     calls = call_times(requests, programs, facts)
     most_s = float((calls.begin_s + calls.alone_s + calls.tail_s).max(initial=0.0))
-    # All requests can begin at time 0, except finished calls of recorded programs.
+    # Only finished calls of recorded programs have an earliest start; other requests may start at
+    # 0.
     start_s = np.zeros(len(requests))
     start_s[calls.row] = calls.begin_s
     tail_s = np.sort(calls.tail_s)

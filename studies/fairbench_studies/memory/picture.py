@@ -12,8 +12,8 @@ from fairbench_studies.kit.rows import ROOT
 
 FIGURE = ROOT / "plots/memory-share.svg"
 WIDTH_IN, HEIGHT_IN = 7.0, 1.8  # width and height of a row of panels, in inches
-COLUMNS = 2  # number of columns, one per scenario
-# ``STYLES`` has a style for each eviction policy, in the order of the table.
+COLUMNS = 2  # a column for each scenario
+# ``STYLES`` has a style for each eviction policy in a panel.
 STYLES: Sequence[Swatch] = (BLACK, ORANGE, GREEN, BLUE, VERMILION)
 FAR = 1e3  # a value outside all panels
 MOST_LOST = -5.0  # the goal: at most 5% less throughput than with LRU eviction

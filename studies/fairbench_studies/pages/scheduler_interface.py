@@ -39,7 +39,7 @@ SECTIONS = (
     ),
     ("OptionalHooks", OptionalHooks, "a local scheduler may have these further hooks"),
     ("Router", Router, "a router has these hooks; only `route` is required"),
-    ("FleetView", FleetView, "`setup.fleet` shows the workers to a router"),
+    ("FleetView", FleetView, "a router reads the state of its workers from `setup.fleet`"),
 )
 
 

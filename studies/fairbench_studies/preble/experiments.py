@@ -23,8 +23,8 @@ SYSTEMS: Mapping[str, tuple[str, str]] = {
 }
 
 # ``RATES`` are 0.4, 0.8 and 1.2 times the workload's usual rate, in programs per second per client
-# and GPU. Usual rates were chosen for runs with a heavy client. Without a heavy client, the
-# workload ``agent`` leaves GPUs idle even at the highest rate.
+# and GPU. The usual rates of workloads were chosen for runs with a heavy client. Without a heavy
+# client, the workload ``agent`` leaves GPUs idle even at the highest rate.
 RATES: Mapping[str, tuple[float, ...]] = {
     "tool-use": (1.8, 3.6, 5.4),
     "agent": (0.03, 0.06, 0.09),

@@ -26,7 +26,7 @@ from fairbench_studies.session_gates.ceiling import SEEDS, UNLIMITED, spec_of
 from fairbench_studies.session_gates.table import DP, PAGE, RATES
 
 TABLE = TABLES / "session-gates-bound.csv"
-MOST_BATCH = 64  # most requests that a replica of workload ``sessions`` decodes at once
+MOST_BATCH = 64  # maximum batch size of a replica in the workload ``sessions``
 
 
 class Calls(NamedTuple):

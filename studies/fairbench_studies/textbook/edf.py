@@ -39,7 +39,7 @@ class TextbookEDF(LocalScheduler):
 
     name = "edf-textbook"
     preempts = True
-    work_conserving = False  # blocks that a preemption freed stay unused until the next pass
+    work_conserving = False  # blocks freed by preemption stay unused until the next scheduling pass
 
     @dataclass(frozen=True)
     class Params:

@@ -318,7 +318,8 @@ class Turns:
             # [DLPM] Alg. 1 line 5: skip a client without credit while a sibling has credit left
             if known:
                 scan.skip(client)
-                # Without tenants, the scan can skip all clients without credit.
+                # Without tenants, all clients are siblings, so the scan skips all clients without
+                # credit.
                 if not credits.in_tree:
                     scan.skip_debtors(credits.of)
                 return

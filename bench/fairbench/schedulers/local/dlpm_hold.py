@@ -72,7 +72,8 @@ class HoldingDLPM(DLPM):
             yield from super().select(view, now_s)
 
     def _may_refill(self, view: WaitingView, tenant: str) -> bool:
-        # SGLang's ``view.running`` lacks the requests that this pass has admitted.
+        # In SGLang, ``view.running`` lacks requests admitted in the current pass, so use
+        # ``_batch``.
         if not self.params.hold or not len(self._batch):
             return True
         waiting, requests = self.credits.siblings(tenant, view.clients()), self.credits.requests

@@ -111,8 +111,8 @@ class WindowedTrace:
         except DataError:
             count = sum(self.count_programs(client, until_s) for client in range(len(self.clients)))
             raise DataError(
-                f"{self._shown}: {count:,.0f} requests do not fit into memory; read only "
-                "the first seconds, with --to"
+                f"{self._shown}: {count:,.0f} requests do not fit into memory; use "
+                "--to to read only the first seconds of the trace"
             ) from None
         return builder.table()
 

@@ -23,7 +23,7 @@ from fairbench_engines.replica.inside.virtual_time import VirtualTime
 
 # The plugin is imported only on demand, because it imports fairbench's packages.
 PLUGIN = "fairbench_engines.replica.inside.sglang_plugin"
-HOST_POLICY = "fcfs"  # SGLang's own policy, without effect while fairbench's plugin decides
+HOST_POLICY = "fcfs"  # SGLang's own policy; fairbench's plugin replaces its order of the queue
 
 # folders of SGLang's package with the scheduling code
 DECIDING = ("srt/managers", "srt/mem_cache")

@@ -52,7 +52,8 @@ MODULES = {
     "sampling_params": "sglang.srt.sampling.sampling_params",
 }
 
-# SGLang's scheduler on one GPU has attributes with the value None (``NONE``) or False (``OFF``).
+# On one GPU, the attributes ``NONE`` of SGLang's scheduler are None, and the attributes ``OFF`` are
+# False.
 NONE = (
     "_pending_chunked_abort_req",
     "chunked_req",

@@ -14,7 +14,7 @@ from fairbench_engines.replica.inside.virtual_time import VirtualTime
 from fairbench_engines.replica.inside.vllm_seam import VLLMScheduling, admitted, vllm
 
 PLUGIN = "fairbench_engines.replica.inside.vllm_plugin"  # module that needs fairbench's packages
-HOST_POLICY = "fcfs"  # vLLM's own policy, without effect while fairbench's plugin decides
+HOST_POLICY = "fcfs"  # vLLM's own policy; fairbench's plugin replaces its order of the queue
 
 # folders with scheduling code in vLLM's package
 DECIDING = ("v1/core",)

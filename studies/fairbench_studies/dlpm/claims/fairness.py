@@ -16,7 +16,7 @@ from fairbench_studies.kit.parts import Claim, Part, number
 from fairbench_studies.kit.tally import Tally, decided
 
 FAIREST_FIRST = ("vtc", "d2lpm", "preble", "lpm")
-SAME = 0.005  # two values of Jain's index count as equal if they differ by less
+SAME = 0.005  # values of Jain's index count as equal if they differ by less than this
 
 
 def order(name: str, metric: str) -> All:

@@ -107,7 +107,7 @@ def _widening(grade: str, name: str) -> tuple[float, float]:
     metric = name.split("/")[0]
     if metric == "refused":
         return 1.0, 0.0
-    # Clients' service rates, which are not in ``METRICS``, use the factor for throughput.
+    # ``METRICS`` lacks clients' service rates; their safety factor is the factor for throughput.
     metric = metric if metric in METRICS else THROUGHPUT
     return FACTORS[grade][metric], ROOM_S.get(metric, 0.0)
 

@@ -46,9 +46,9 @@ PREFILL_OVERHEAD_MS = 14.0  # time that the server takes to start and merge a mi
 # Each running request adds ``REQUEST_STEP_MS`` to a decode step, mostly in the server's Python
 # loops. The fit used two runs from December 2023 and, on a faster host, four runs from 2024.
 REQUEST_STEP_MS: dict[Recorded, float] = {"2023-12": 0.1, "2024-04": 0.03, "2024-06": 0.03}
-# HTTP and the tokenizer add ``RESPONSE_MS`` to a request, without delaying other requests.
-# ``RESPONSE_MS`` is fitted to one request, which took 131 ms for 258 tokens. No other request of
-# the fitted runs reached a warm, idle server.
+# HTTP and the tokenizer add ``RESPONSE_MS`` to the latency of a request, but do not delay other
+# requests. ``RESPONSE_MS`` is fitted to one request, which took 131 ms for 258 tokens. All other
+# requests of the fitted runs reached a server that was busy or not yet warm.
 RESPONSE_MS = 4.0
 # Matrix products compute tiles of ``PREFILL_TILE`` rows, so 258 tokens take as long as 512.
 PREFILL_TILE = 256
