@@ -105,7 +105,9 @@ def _advise(contrasts: list[Contrast], path: Path | None) -> None:
     if path is None:
         return
     typer.echo(f"files  {path}")
-    more = [row.more_seeds for one in contrasts for row in one.metrics if row.more_seeds]
-    if more:
-        seeds = len(contrasts[0].seeds)
-        typer.echo(f"more seeds  fairbench compare --resume {path} --num-runs {seeds + min(more)}")
+    open_rows = [row for one in contrasts for row in one.metrics if row.more_seeds]
+    if open_rows:
+        next_row = min(open_rows, key=lambda row: row.more_seeds or 0)
+        seeds = len(contrasts[0].seeds) + (next_row.more_seeds or 0)
+        typer.echo(f"more seeds  fairbench compare --resume {path} --num-runs {seeds}")
+        typer.echo(f"            may decide: {report.metric_label(next_row.metric)}")

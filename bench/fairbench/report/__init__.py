@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fairbench.report.pages.run_page import run_page as run_page
     from fairbench.report.pages.sweep_page import sweep_page as sweep_page
     from fairbench.report.pair_table import contrast_text as contrast_text
+    from fairbench.report.pair_table import metric_label as metric_label
     from fairbench.report.progress import shown_progress as shown_progress
     from fairbench.report.run_table import repeat_lines as repeat_lines
     from fairbench.report.run_table import scored_text as scored_text
@@ -34,7 +35,7 @@ __getattr__ = lazy_names(
         "pages.run_page": "run_page",
         "pages.sweep_page": "sweep_page",
         "pages.html": "check_ending write_page",
-        "pair_table": "contrast_text",
+        "pair_table": "contrast_text metric_label",
         "progress": "shown_progress",
         "run_table": "repeat_lines scored_text summary_text",
         "table": "MAX_WIDTH printed",

@@ -245,9 +245,8 @@ def _pair_table(one: Contrast, layout: PairLayout) -> Table:
 
 
 def _metric_row(row: MetricContrast, layout: PairLayout) -> Iterator[Text]:
-    found, entry, client = row.difference, _entry(row.metric), _client(row.metric)
-    form = entry.form
-    yield Text(f"{client}: {entry.label}" if client else entry.label)
+    found, form = row.difference, _entry(row.metric).form
+    yield Text(metric_label(row.metric))
     if "means" not in layout.without:
         yield from (
             Text(bounded(value.raw, value.bound, form)) for value in (row.baseline, row.other)
@@ -285,6 +284,12 @@ def _entry(metric: str) -> Metric:
     entry = metric_of(metric)
     assert entry is not None, f"{metric} is not in the catalogue"
     return entry
+
+
+def metric_label(metric: str) -> str:
+    """Return a metric's label, such as ``cache hit``; after the client for a client's metric."""
+    label, client = _entry(metric).label, _client(metric)
+    return f"{client}: {label}" if client else label
 
 
 def _client(metric: str) -> str:
