@@ -370,3 +370,12 @@ def test_the_largest_output_among_the_lines_of_a_request_is_kept(write, outputs)
     scored, table = both(write([row | {"output_tokens": one} for one in outputs]))
     assert scored.requests.output_tokens.tolist() == [50]
     assert table.output_tokens.tolist() == [50]
+
+
+@pytest.mark.parametrize(("total", "output"), [(160, 60), (150, 50), (155, 50)])
+def test_reasoning_tokens_are_added_only_if_the_total_counts_them_separately(write, total, output):
+    """Each row has 100 input tokens, 50 output tokens and 10 reasoning tokens."""
+    path = write(rows_of(reasoning_tokens=10, total_tokens=total))
+    scored, table = both(path)
+    assert set(scored.requests.output_tokens.tolist()) == {output}
+    assert set(table.output_tokens.tolist()) == {output}
