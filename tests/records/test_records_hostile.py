@@ -88,14 +88,19 @@ def cost_s(pattern, piece, length, end):
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_a_pattern_is_linear_in_the_length_of_the_text(name):
-    """The cost of a text is compared with that of four times the text, if it can be measured."""
+    """Costs below 3 ms are too short to be compared."""
     pattern = PATTERNS[name]
     for piece in PIECES:
         for end in ("", "!", "x\n"):
             if cost_s(pattern, piece, FACTOR * SHORT, end) < 0.003:
                 continue
-            long_s = cost_s(pattern, piece, FACTOR**2 * SHORT, end)
-            assert long_s < MOST * cost_s(pattern, piece, FACTOR * SHORT, end), (piece, end)
+            assert any(is_linear(pattern, piece, end) for _ in range(5)), (piece, end)
+
+
+def is_linear(pattern, piece, end):
+    """Compare a text with four times the text; other processes may disturb one comparison."""
+    long_s = cost_s(pattern, piece, FACTOR**2 * SHORT, end)
+    return long_s < MOST * cost_s(pattern, piece, FACTOR * SHORT, end)
 
 
 @pytest.mark.slow
