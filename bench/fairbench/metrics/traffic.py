@@ -101,7 +101,8 @@ def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
 # waits.
 LONG_S, LONGER, SHORTEST = 2.0, 3.0, 5
 # In an overload, at least ``LEAST_LATE`` requests have a long wait, and at least half of the
-# clients are delayed. At least half of a delayed client's requests have a long wait.
+# clients are delayed. A client is delayed if at least half of its requests have
+# a long wait.
 LEAST_LATE, MOSTLY = 20, 0.5
 
 
