@@ -96,13 +96,13 @@ def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
     return EventStretch(first, last, float(after[last] - before[first]))
 
 
-# A wait is long if it exceeds ``LONG_S`` seconds and ``LONGER`` times the percentile ``SHORTEST``
-# of all waits. This percentile rises with prompt lengths, so long prefills alone are not long
-# waits.
+# A wait is long if it exceeds ``LONG_S`` seconds and ``LONGER`` times the ``SHORTEST``-th
+# percentile of all waits. This percentile rises with prompt lengths, so long prefills alone are
+# not long waits.
 LONG_S, LONGER, SHORTEST = 2.0, 3.0, 5
 # In an overload, at least ``LEAST_LATE`` requests have a long wait, and at least half of the
-# clients are delayed. A client is delayed if at least half of its requests have
-# a long wait.
+# clients are delayed. A client is delayed if at least half of its requests have a long
+# wait.
 LEAST_LATE, MOSTLY = 20, 0.5
 
 
