@@ -28,7 +28,7 @@ from fairbench_emulator.kv_events import PublishingCache
 from fairbench_emulator.tokens import Ids, Text, TokenStreams
 from fairbench_load.headers import untagged
 
-MAX_STREAM_TOKENS = 2**22  # stored tokens above which unused token sequences are deleted
+MAX_STREAM_TOKENS = 2**22  # number of stored tokens above which unused token sequences are deleted
 
 
 class WallClock:

@@ -44,7 +44,7 @@ class Tracked:
     theirs: Theirs
     # tokens to prefill, which include the output of a request that vLLM has preempted
     prompt: Prompt
-    produced: int = 0  # output tokens that the scheduler knows of
+    produced: int = 0  # output tokens that the engine has reported so far
     admitted: bool = False  # whether the engine has ever admitted the request
     loaded: int = 0  # prefix tokens that the next step copies from host memory
 

@@ -46,7 +46,7 @@ class Spot:
     def __init__(self, depth: int, at: Hashable) -> None:
         self.depth = depth
         self.at = at
-        # the part of each waiting request's prompt that would extend its match
+        # the next part of each waiting request's prompt, or None if the whole prompt is cached
         self.waiters: dict[Waiter, Hashable | None] = {}
         self.latest: Waiter | None = None
 
@@ -152,7 +152,7 @@ class KeptMatches(ABC):
             return
         latest, following = spot.latest, self.refresh_stamp + 1
         if latest is waiter:
-            spot.latest = None  # unknown, because another request may now be last
+            spot.latest = None  # ``last`` searches again, because another request may be last
         elif latest is None:
             if len(spot.waiters) == 1:
                 spot.latest = waiter

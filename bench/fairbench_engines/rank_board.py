@@ -14,7 +14,7 @@ from typing import Any, Literal
 SLOTS = 1 << 16
 # bytes for the names of all clients
 NAME_BYTES = 64 * SLOTS
-# bits of a client's state: RUNS if the client has requests at the rank, WAITS if any is queued
+# bits of a client's state: RUNS with any request at the rank, WAITS with a queued request
 RUNS, WAITS = 1, 2
 # Each column of the board has a name, a type and a number of entries. ``ends`` holds the byte
 # offsets in ``names`` at which clients' names end. The board's file is sparse: unused slots take no

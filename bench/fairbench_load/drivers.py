@@ -269,8 +269,8 @@ class Team:
 
     def _has_said(self, number: int, timeout_s: float = 0.0) -> bool:
         """Return whether a driver sends a message within ``timeout_s`` seconds."""
-        # ``is_lost`` is called before messages are read, because a driver may send messages and
-        # die.
+        # Call ``is_lost`` before reading messages, because a driver may send its last messages and
+        # then die.
         lost = self._drivers[number].is_lost()
         if self._pipes[number].poll(timeout_s):
             return True

@@ -227,7 +227,8 @@ def _response_event(answer: Any, kind: str) -> Typed:
     if kind in _RESPONSE_ENDS:
         told = answer.response if isinstance(answer.response, dict) else {}
         status = kind.removeprefix(_RESPONSE_EVENT)
-        if status != "completed":  # vLLM calls the event "completed" for every status.
+        # vLLM's event is always named "completed", even if the answer has another status.
+        if status != "completed":
             told = told | {"status": status}
         return _response(told)._replace(complete=True)
     return Typed(tuple(texts_in(answer.delta, _NO_OUTPUT)) if kind.endswith(_DELTA) else ())
@@ -433,7 +434,7 @@ def whole_fault(payload: bytes) -> Fault | None:
     found = judge(answer)
     if answer is None or found.fault is not None:
         return found.fault
-    # Every valid answer has at least one of the output fields in ``places``, possibly empty.
+    # Every valid answer has at least one of the output fields in ``places``, even if it is empty.
     places: list[Any] = [answer.text, answer.output_ids, answer.output, answer.content]
     places += [choice.text if choice.message is None else 0 for choice in answer.choices or ()]
     has_place = any(place is not None for place in places)
@@ -517,7 +518,7 @@ def _error_of(answer: Answered, event: str, named: Typed | None) -> Fault | None
         error = answer.message or answer.detail or (ERROR if is_error else None)
     if not error:
         return None
-    fields = error if isinstance(error, dict) else {}  # Some servers send a text, not an object.
+    fields = error if isinstance(error, dict) else {}  # Some servers send the error as a string.
     codes = [fields.get(name) for name in ("code", "status", "status_code", "type")]
     codes += [answer.code, answer.status, answer.status_code, answer.type, answer.error_type]
     return Fault(str(fields.get("message", error))[:MOST_SHOWN], _status(*codes))

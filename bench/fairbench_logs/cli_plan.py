@@ -20,7 +20,7 @@ from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 from fairbench_logs import diagnosis, planning
 
-# defaults of --dp (SIZES, or ONE if --max users is given) and of --loads
+# The default of --dp is SIZES, or ONE with --max users. The default of --loads is LOADS.
 SIZES, ONE, LOADS = "1..32", "1", "1"
 RANGE = re.compile(r"([0-9]{1,5})(?:\.\.([0-9]{1,5}))?")
 

@@ -94,8 +94,8 @@ def promises(given: Mapping[str, str] | None) -> Promises:
         for latency, target in targets.given():
             if target.of_alone:
                 raise UsageError(
-                    f"--goodput {latency}:{target}: serve does not know the latency on an "
-                    "idle worker; write a time such as 500ms or 2s"
+                    f"--goodput {latency}:{target}: multiples of the latency on an idle "
+                    "worker are not supported; write a time such as 500ms or 2s"
                 )
     of_all = parsed.pop("")
     return Promises(of_all, {name: laid_over(of_all, one) for name, one in parsed.items()})

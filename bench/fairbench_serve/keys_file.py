@@ -169,7 +169,8 @@ def _check_client_table(table: Mapping[str, Any], where: str) -> None:
         if name not in FIELDS:
             names = ", ".join(FIELDS)
             raise DataError(
-                f"{where}: field {number} must be one of {names}; API keys must be above all tables"
+                f"{where}: field {number} must be one of {names}; write API keys above the "
+                "first table"
             )
     try:
         checked_weights({WEIGHT: table.get(WEIGHT, 1)})

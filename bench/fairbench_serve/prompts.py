@@ -15,7 +15,7 @@ TOKEN_BYTES = array("I").itemsize
 UNKNOWN_POOL_TOKENS = 2**21
 # maximum number of bytes per token, far above the mean of any language and vocabulary
 LONGEST_TOKEN_BYTES = 16
-# A body may have this many commas, backslashes and colons per token of the longest prompt.
+# largest numbers of commas, backslashes and colons in a body, per token of the longest prompt
 SIGNS = ((b",", 1.0), (b"\\", 4.0), (b":", 0.25))
 # number of commas, of backslashes and of colons that a body may have beyond the limits of ``SIGNS``
 OTHER_SIGNS = 100_000

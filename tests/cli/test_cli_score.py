@@ -158,7 +158,7 @@ def test_score_appends_such_a_line_too(records, tmp_path):
             "unknown layout 'vlm': choose from agent, agentgateway, aiperf,",
         ),
         (["--map", "client"], "--map client: write FIELD=COLUMN"),
-        (["--map", "start="], "--map start=: name a column, because start is needed"),
+        (["--map", "start="], "--map start=: write a column after =, because start is needed"),
         (["--map", "customer=a"], "unknown field in --map 'customer'"),
         (
             ["--map", "client=nobody"],

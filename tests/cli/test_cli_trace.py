@@ -69,7 +69,7 @@ def test_a_missing_file_and_an_irregular_file_are_one_line(tmp_path, refused):
     assert "no such file in the current folder or in" in refused("run", "--trace", "nowhere.csv")
     assert "is not a file" in refused("run", "--trace", tmp_path)
     assert "write FIELD=COLUMN" in refused("run", "--trace", "x", "--map", "client")
-    needed = "--map time_ms=: name a column, because time_ms is needed"
+    needed = "--map time_ms=: write a column after =, because time_ms is needed"
     assert needed in refused("run", "--trace", "x", "--map", "time_ms=")
     assert "Did you mean 'client'?" in refused("run", "--trace", "x", "--map", "clint=x")
 

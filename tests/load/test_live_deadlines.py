@@ -87,7 +87,7 @@ def test_an_unknown_objective_is_a_bad_request():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"gold.ttft": "5x"}, "--goodput ttft:5x: serve does not know the latency on an"),
+        ({"gold.ttft": "5x"}, "--goodput ttft:5x: multiples of the latency on an idle"),
         ({"gold.ttff": "5s"}, "latency in --goodput gold 'ttff'"),
         ({"ttft": "soon"}, "--goodput.ttft = 'soon'"),
     ],

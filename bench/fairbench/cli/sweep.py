@@ -42,7 +42,7 @@ def sweep(
         options.option_of(
             SEEDS,
             "Number of seeds of each point; metrics get 95% confidence intervals.",
-            # The sweep itself checks the limits on the value of this flag.
+            # The sweep, not this option, checks the limits on the number of seeds.
             **{"least": None, "most": None},
         ),
     ] = None,

@@ -135,7 +135,7 @@ def _without_defaults(file: Mapping[str, Any]) -> dict[str, Any]:
     kept = _without_usual_times({k: v for k, v in file.items() if preset.get(k) != v}, workload)
     if "gpu" in kept:
         gpu = text_of(draft, "gpu").split("/")[0]
-        # If the GPU's name alone selects the profile, the name replaces the profile's id. A
+        # If the GPU's name alone selects the profile, store the name instead of the profile's id. A
         # UsageError means that the GPU's name selects no profile.
         with suppress(UsageError):
             if resolve_profile(gpu, text_of(draft, "model")).profile_id == draft["gpu"]:

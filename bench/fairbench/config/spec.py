@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 # The table ``GIVEN`` of a stored experiment holds the values that the user chose.
 GIVEN = "given"
-# The table ``given`` keeps the user's text for the keys ``AS_GIVEN``, whose values are completed.
+# The table ``given`` stores the keys ``AS_GIVEN`` as the user wrote them, not as full values.
 AS_GIVEN = ("gpu", "weights", "workload")
 # Under the key ``DIGEST``, the table ``given`` stores a hash that reveals edits of a stored file.
 DIGEST = "digest"

@@ -92,7 +92,7 @@ class KVNode(Node):
     __slots__ = ("last_access", "listed", "locks", "number", "waiters")
 
     def __init__(self, parent: Self | None, edge: Edge, length: int) -> None:
-        # ``Node.__init__`` is repeated here for speed, because a run creates many nodes.
+        # The body of ``Node.__init__`` is copied here for speed, because a run creates many nodes.
         self.parent = parent
         self.edge = edge
         self.start = 0

@@ -206,7 +206,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
             return True
         if not self.batch.size:
             return False
-        # When a minibatch is overdue, the engine tries to start it after every decode step.
+        # Decode until the next prefill is due; if a prefill is overdue, decode a single step.
         self._start_run(min(self.batch.steps_to_finish(), max(due, 1)), 0)
         self._read_inbox()
         return True

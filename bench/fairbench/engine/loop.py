@@ -452,7 +452,7 @@ class EngineLoop(ABC, Generic[N]):
     def _end_decode(self) -> None:
         run, now_ps = self._run, self._clock.now_ps
         if run is None or now_ps != self._end_ps:
-            # The series of decode steps was stopped, so its end event is ignored.
+            # This event belongs to a series of decode steps that was stopped, so ignore it.
             return
         self._run = None
         self._book_decode(run, run.steps, now_ps)

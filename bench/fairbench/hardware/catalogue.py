@@ -291,7 +291,7 @@ def _tp_degree(profile_id: str) -> int:
 
 
 # Operator tables give the times of single GPU operations. Servers on an H100 need 10% more time for
-# the linear layers than the operator tables say, and additional time for sampling.
+# the linear layers than in operator tables, and additional time for sampling.
 
 HOPPER_GB_S = {"h100-80gb": 3_350, "gh200-96gb": 4_000, "h200-141gb": 4_800}
 """GPUs with the H100's chip, with their memory bandwidths in 10^9 bytes/s."""

@@ -154,7 +154,7 @@ def step_parts(
     ``saved_ps`` is the time that the step saved by reading shared contexts only once.
     """
     least_s = costs.prefill_s(0, 1)
-    # Branches of a program often have equal chunks, whose time is computed only once.
+    # Compute the time of equal chunks only once; branches of a program often have equal chunks.
     own_ps = {chunk: _picoseconds(costs.prefill_s(*chunk) - least_s) for chunk in set(chunks)}
     own = [own_ps[chunk] for chunk in chunks]
     decoding, read_ps = 0, 0

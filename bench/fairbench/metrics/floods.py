@@ -203,7 +203,7 @@ def harm_of(traffic: Traffic, floods: Sequence[Flood]) -> Harm | None:
     starts = [begin for begin, _ in flood_windows(floods)]
     group = np.searchsorted(starts, traffic.arrival_s[after], "right")
     stretches = []
-    # Requests are grouped by flood, so that the time between two floods does not count as harm.
+    # Treat each flood separately, so that the time between two floods does not count as harm.
     for number in np.unique(group).tolist():
         rows = np.flatnonzero(group == number)
         stretch = best_stretch(np.where(held_up[rows], 1.0, -1.0), np.zeros(len(rows)))
@@ -234,7 +234,7 @@ def _harm(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> Harm
 def _usual(traffic: Traffic, good: Flags, start_s: float) -> Floats:
     before = good & (traffic.arrival_s < start_s)
     waits = traffic.wait_s[before]
-    # Without requests before the flood, the first quartile of all waits counts as the usual wait.
+    # With too few requests before the flood, the usual wait is the first quartile of all waits.
     every = np.sort(traffic.wait_s[good])
     everybody = float(np.median(waits) if len(waits) >= ENOUGH else every[(len(every) - 1) // 4])
     usual_s = np.full(len(traffic.clients), everybody)

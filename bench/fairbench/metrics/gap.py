@@ -93,7 +93,7 @@ class Cells:
 
     def _deviation(self) -> tuple[Floats, Floats]:
         """Return lower and upper bounds on (client's service - mean service) in each time cell."""
-        # The mean is rounded to whole tokens, because sums of whole numbers are exact.
+        # Means are rounded down to whole tokens, because sums of whole numbers are exact.
         service = np.ascontiguousarray(self.service.T)
         gained = np.where(self.waits, np.diff(service, axis=0), 0.0).sum(axis=1)
         average = np.floor(np.cumsum(gained / np.maximum(1, self.waits.sum(axis=1))))

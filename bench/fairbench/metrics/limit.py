@@ -243,9 +243,9 @@ class TimeSpent(NamedTuple):
     decode_s: float  # time for output tokens if all decode batches had been full
     recomputed_s: float  # time for computing prefixes that had been computed before
     retracted_s: float  # time for computing tokens again after a retraction
-    unfinished_s: float  # time spent on requests that did not finish
-    small_prefill_s: float  # fixed costs of prefill passes that were not full
-    small_decode_s: float  # fixed costs of decode batches that were not full
+    unfinished_s: float  # time for requests that did not finish
+    small_prefill_s: float  # time for fixed costs of prefill passes that were not full
+    small_decode_s: float  # time for fixed costs of decode batches that were not full
     idle_waiting_s: float  # GPU time in which nothing ran although a request waited
     idle_s: float  # GPU time in which no request waited and nothing ran
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fairbench.metrics.sharing_incentive import RunBeside
 
 
-LAST = 1_000  # A column without a position of its own comes last in its table.
+LAST = 1_000  # A column that sets no position comes last in its table.
 
 
 class Better(Enum):

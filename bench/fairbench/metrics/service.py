@@ -140,8 +140,9 @@ class View(Enum):
     CLIENT = "client"
     # Computed service, the work of the cluster, is w_e * computed input + w_q * output ([DLPM] §3).
     ACTUAL = "actual"
-    # Charged service is w_e * uncached input + w_q * output. Input counts as service from its
-    # admission on. The fairness theorems bound the difference in charged service between clients.
+    # Charged service is w_e * uncached input + w_q * output. A request's input counts
+    # once the request is admitted. The fairness theorems bound the difference in charged service
+    # between clients.
     CHARGED = "charged"
     OUTPUT = "output"
     EXTEND = "extend"

@@ -32,7 +32,7 @@ from fairbench.metrics.tables import Tables
 
 MOST_SESSIONS = 1_000  # Runs with more sessions than this have no fair shares of sessions.
 SESSION_WINDOW_S = 60.0  # Sessions are judged in windows of this length in seconds.
-# A session is judged in a window if its fair share is at least one call of mean size.
+# A session is judged in a window only if its fair share covers at least one average call.
 LEAST_CALLS = 1.0
 WORST_SESSIONS = 10  # The summary of a run lists this many sessions, the longest waits first.
 
@@ -227,8 +227,8 @@ def _alone_s(calls: Requests, session: Ints) -> Floats:
     """
     context = calls.input_tokens + calls.output_tokens
     before = np.zeros(len(context), np.int64)
-    # ``offsets`` make each session's values of ``context`` exceed all earlier sessions' values, so
-    # the running maximum over all calls is a running maximum within each session.
+    # ``offsets`` make each session's values of ``context`` exceed the values of all earlier
+    # sessions. The running maximum over all calls is then a running maximum within each session.
     offsets = session * (int(context.max(initial=0)) + 1)
     before[1:] = (np.maximum.accumulate(context + offsets) - offsets)[:-1]
     before[np.flatnonzero(np.diff(session, prepend=-1))] = 0

@@ -280,7 +280,7 @@ def parse_map(texts: Iterable[str], needed: Iterable[str] = ()) -> dict[str, str
             raise UsageError(f"--map {text}: write FIELD=COLUMN, such as client=user_id")
         base = next(iter(mapped({field: column})))
         if not column and base in {SYNONYMS.get(one, one) for one in needed}:
-            raise UsageError(f"--map {text}: name a column, because {field} is needed")
+            raise UsageError(f"--map {text}: write a column after =, because {field} is needed")
         names[field] = column
     return names
 

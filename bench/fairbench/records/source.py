@@ -101,7 +101,7 @@ def records_of(
 def _with_few_keys(place: formats.FilePlace) -> formats.FilePlace:
     if len(place.value) > MAX_KEYS:
         raise DataError(
-            f"{place.where}: has {len(place.value):,} keys: a request has at most {MAX_KEYS:,}"
+            f"{place.where}: has {len(place.value):,} keys; a request may have at most {MAX_KEYS:,}"
         )
     return place
 

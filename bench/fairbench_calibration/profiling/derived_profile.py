@@ -95,7 +95,7 @@ def _from_hub(model: str) -> ModelConfig:
     return ModelConfig(canonical_model(model, model_configs()), config, url)
 
 
-# The fit draws ``ITERATIONS`` random iterations, and reserves ``HELD_OUT`` of these for a test.
+# The fit draws ``ITERATIONS`` random engine iterations; ``HELD_OUT`` of them only test the fit.
 ITERATIONS, HELD_OUT, SEED = 900, 270, 0
 LARGEST_BATCH = 400  # largest number of sequences that decode in a random iteration
 ROOFLINE = "roofline"  # last part of the id of a profile that was computed from a data sheet

@@ -77,7 +77,7 @@ def operators_ms(
         given |= {"model_path": folder, "model_name": folder}
         given |= {"system": gpu.system, "system_name": gpu.system} | chosen
         missing = ""
-        # On some GPUs, latent attention was measured only with the default data types.
+        # Some GPUs lack measurements of latent attention with ``kv_dtype``: retry without it.
         for kv in (_KV[kv_dtype], {}):
             try:
                 model = RustForwardPassPerfModel.from_native(given | kv)

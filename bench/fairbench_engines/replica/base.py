@@ -20,7 +20,7 @@ from fairbench.engine.sequence import FINISHED, NEVER, REFUSED, Sequence
 from fairbench.hardware.gpu_time import Decoding
 from fairbench.hardware.timing import ProfileCosts
 
-Req = Any  # a request as the engine knows it: an object of the engine, or a number
+Req = Any  # a request in the engine's own form: a request object or a number
 
 
 def prompt_of(pairs: Iterable[Iterable[Any]]) -> Prompt:

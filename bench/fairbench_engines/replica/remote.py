@@ -49,7 +49,7 @@ class RemoteReplica(RealReplica):
             capacity=self._capacity,
             free=self._state["free"],
             evictable=self._state["evictable"],
-            # The KV cache itself is in the engine's process.
+            # The KV cache is in the engine's process, so nothing is released here.
             abandon=lambda: None,
         )
 

@@ -68,7 +68,7 @@ class SGLangHome(EngineHome):
         self.capped = False  # whether the scheduler's load cap delayed a request in this pass
         self._selection: Selection
         self._candidate: Request | None = None
-        # whether SGLang admitted the candidate; None once the scheduler has been told
+        # whether SGLang admitted the candidate; None after the scheduler has received this answer
         self._answer: bool | None = None
 
     @staticmethod

@@ -76,7 +76,7 @@ class VLLMHome(EngineHome):
             self.view = LiveQueue(batch, self._matched, self._ours, cache_aware=aware)
         self._selection: Selection | None = None
         self._candidate: Tracked | None = None
-        # the request that vLLM took from the queue, to admit or skip it
+        # the request that vLLM has taken from the queue, and will admit or skip
         self._popped: Tracked | None = None
         # admitted requests whose prompts may still need memory; used only with memory shares
         self._prefilling: dict[Tracked, None] = {}

@@ -48,7 +48,7 @@ class VLLMBackend(RealServerBackend[VLLM]):
             name=f"worker-{number}",
             command=lambda ports: [*server, *self._arguments(place, ports)],
             ports=3,
-            # With ``VLLM_SERVER_DEV_MODE``, vLLM offers an HTTP page that empties its cache.
+            # With ``VLLM_SERVER_DEV_MODE``, vLLM has an HTTP endpoint that clears its cache.
             environment={**self._plugin(), "VLLM_SERVER_DEV_MODE": "1", **place.environment},
             kv_events=KV_EVENTS if place.host == LOOPBACK else KV_EVENTS_FAR,
             place=place,

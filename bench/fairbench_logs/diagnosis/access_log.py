@@ -38,7 +38,7 @@ AROUND = 0.5
 UNKNOWN_STALLS: Mapping[str, Any] = {"clients": [], "notes": {"stalls": NO_GAPS}}
 NO_ROWS = Service.from_columns(dict.fromkeys(FiledService.column_types(), ()))
 
-# The recorded quantity that is used as a request's wait; NO_WAITS means that none is recorded.
+# Kinds of waits in a log: NO_WAITS (none recorded), time to first token, or response time.
 NO_WAITS, FIRST_TOKEN, RESPONSE = "", "time to first token", "response time"
 
 

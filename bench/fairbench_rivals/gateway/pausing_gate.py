@@ -167,7 +167,7 @@ class PausingGate(PlacementGate[P]):
     PAUSE_ABOVE: ClassVar[float] = 1.0
     # used fraction of the KV pool down to which the gate pauses sessions of a full replica
     PAUSE_TO: ClassVar[float] = 1.0
-    # number of streamed tokens after which the tokens of an answer are counted again
+    # number of streamed tokens between two updates of a session's token count
     STREAM_STEP: ClassVar[int] = 20
 
     def __init__(self, params: PlacementParams) -> None:

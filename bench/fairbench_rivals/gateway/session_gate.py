@@ -121,7 +121,7 @@ class SessionGate(FlowPolicy, Generic[S]):
             self._ready[request] = self.rank(request, True, self._now_s)
         session.waiting.clear()
 
-    # The router that owns the policy calls the following methods.
+    # The router calls the following methods of its gateway policy.
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self._catch_up(now_s)

@@ -77,7 +77,7 @@ class CacheAware(CountingRouter):
         super().__init__(workers)
         self.params = params
         self._tree = HistoryTree()
-        # number of requests that were ever sent to each worker
+        # total number of requests sent to each worker
         self._sent: Counter[int] = Counter()
         self._sweep_s = params.eviction_interval_s
 

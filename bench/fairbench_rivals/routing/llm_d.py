@@ -11,7 +11,7 @@ from fairbench.schedulers.prefix_tree import truncate
 from fairbench.schedulers.routing.bases import any_of, lowest
 from fairbench_rivals.routing.history_tree import HistoryRouter
 
-SWEEP_AT = 1.05  # an index this many times as large as its limit is cut to the limit
+SWEEP_AT = 1.05  # an index above this multiple of its limit is cut back to the limit
 
 
 class LlmD(HistoryRouter):

@@ -105,7 +105,8 @@ def figure_named(name: str, preset: str | None = None) -> PaperFigure:
     known = figures_of(preset)
     if name not in known:
         raise UsageError(
-            f"--preset {preset}: lacks {name}; it reproduces {', '.join(known) or 'no figure'}"
+            f"--preset {preset}: does not reproduce {name}; this preset reproduces "
+            f"{', '.join(known) or 'no figure'}"
         )
     return known[name]
 

@@ -58,7 +58,7 @@ def _under(workload: str, *schedulers: str) -> dict[str, Experiment]:
     return {f"{workload} {local}": Experiment(workload, local) for local in schedulers}
 
 
-SHORT = "vtc-overload short"  # runs of 360 s, like measured runs with predicted output lengths
+SHORT = "vtc-overload short"  # 360 s, as in measured runs with predicted output lengths
 EXPERIMENTS: Mapping[str, Experiment] = {
     **_under("vtc-overload", "vtc", "fcfs", "mdrr"),
     f"{SHORT} vtc": Experiment("vtc-overload", "vtc", duration_s=360.0),

@@ -229,7 +229,7 @@ class Credits(Account):
         for client in elsewhere:
             self.add_to_list(client)
         for client in sorted(gone & self.of.keys()):
-            # After a waiver by another rank, rounding may leave a client's credit just below 0.
+            # If another rank has deleted a client's credit, rounding may leave it just below 0.
             self.drop_if_idle(client, above=-ROUNDING)
 
     def quantum_of(self, client: str) -> float:

@@ -276,7 +276,7 @@ class AdmissionControl:
                 return
             del self._demoted[request]
             if not self._pass_on(request, now_s):
-                # A request that was accepted at its arrival must not be lost.
+                # The request was accepted at its arrival, so try again later; do not refuse it.
                 self._demoted[request] = now_s + self.params.aging_s
                 return
             self.queue.release(now_s, sent)

@@ -50,7 +50,7 @@ class DRR(SharePolicy):
         super().on_arrival(request, view, now_s)
 
     def add_node(self, tenant: str, node: str) -> None:
-        # A node without requests may still have a turn if its last request was withdrawn.
+        # End the turn that the node may still have because its last request was withdrawn.
         self._end_turns(tenant, node)
         self._rotation[tenant].append(node)
 

@@ -179,7 +179,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-# ratios of service to weight at which ``FinishBounds`` stores the total service of all clients
+# ratios of service to weight; ``FinishBounds`` stores one sum of service for each ratio
 LEVELS: Floats = np.concatenate(([0.0], 2.0 ** np.arange(-4, 26, 1 / 16)))
 
 

@@ -93,7 +93,7 @@ class WorkerCredit(MutableMapping[int, float]):
             return left + min(rounds, rounds_to_credit(left, quantum)) * quantum
 
         lifted = {worker: granted(left) for worker, left in self._apart.items() if left <= 0}
-        # The attributes are updated directly for speed, because a refill may change all workers.
+        # Direct updates of the attributes are faster than ``self[worker] = ...`` for each worker.
         self._apart.update(lifted)
         self.positive |= as_bits(worker for worker, left in lifted.items() if left > 0)
         if self._level <= 0:

@@ -206,7 +206,7 @@ class PlannedKind(TrafficKind):
         return self.usual(load._replace(programs_per_s=rate, num_programs=count))
 
 
-PIECES = 24  # A wave is approximated by this many straight lines, which have the wave's mean.
+PIECES = 24  # A cosine wave is approximated by this many straight lines with the same mean.
 
 
 class Constant(PlannedKind):

@@ -95,7 +95,7 @@ def trace_gaps(path: str) -> tuple[float, ...]:
 
 
 DAY_S = 86_400
-# The simulated clock can count 2^63 ps, or 106 days, of which 6 days are kept for late answers.
+# The simulated clock ends after 2^63 ps (106 days); the last 6 days are kept for late answers.
 MAX_PLAYED_S = 100.0 * DAY_S
 
 

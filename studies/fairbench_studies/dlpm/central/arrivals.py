@@ -20,8 +20,8 @@ TURN_TOKENS = 32
 LEVELS = 4
 NEW_QUESTIONS = 0.25  # fraction of requests that start a new tree; other requests continue a tree
 LATELY = 200
-# ``CONTEXT_TOKENS`` is the mean context of a running request, halfway down its tree and halfway
-# through its output.
+# ``CONTEXT_TOKENS`` is the mean context of running requests, which are on average at half the depth
+# of their trees, and have produced half of their outputs.
 CONTEXT_TOKENS = (
     INSTRUCTION_TOKENS
     + QUESTION_TOKENS

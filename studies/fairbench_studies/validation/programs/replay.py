@@ -36,7 +36,7 @@ from fairbench_studies.validation.serving.profiles import profile_of, with_host_
 DIMENSION_TOKENS = 844
 JUDGEMENT_TOKENS, MERGE_OUTPUT_TOKENS, MAX_NEW_TOKENS = 159, 140, 256
 # ``ENGINE_OF_2024`` holds the defaults of SGLang in 2024. The measured server is a fork of SGLang
-# with the same defaults (docs/appendix/engine.md).
+# that has the defaults of 2024 (docs/appendix/engine.md).
 ENGINE_OF_2024 = {
     "engine.num_continuous_decode_steps": 10,
     "engine.in_batch_prefix_caching": False,

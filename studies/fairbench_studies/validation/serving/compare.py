@@ -20,7 +20,8 @@ from fairbench_studies.validation.windows import TTFT, WEIGHTS, Window, windows
 # ``RATE_TARGET_PCT`` is the largest accepted error of simulated throughput, time per output token
 # and clients' service rates.
 RATE_TARGET_PCT = 5.0
-# ``P50_TARGET_PCT`` and ``P99_TARGET_PCT`` are those of a long simulated TTFT.
+# ``P50_TARGET_PCT`` and ``P99_TARGET_PCT`` are the largest accepted errors of the simulated P50 and
+# P99 TTFT if the measured TTFT exceeds ``LONG_TTFT_S``.
 P50_TARGET_PCT, P99_TARGET_PCT = 20.0, 30.0
 JAIN_TARGET = 0.02
 REFUSED_TARGET = 0.01  # largest error of simulated refusals, as a fraction of all requests
