@@ -7,12 +7,15 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
+from fairbench.cli.compare import _advise
 from fairbench.config.resolve import read_spec
 from fairbench.errors import Interrupted
 from fairbench.execute.comparison import carry_out, plan_comparison
 from fairbench.execute.tasks import Interruption, RunContext
+from fairbench.results.comparison import contrast
 from fairbench.results.store import EXPERIMENT, SweepStore
 from tests.gate.gate_helpers import measured, store
+from tests.results.test_results_contrast import sides
 
 # With few slots in the batch, clients queue and schedulers matter.
 BUSY = ["--workload", "chat", "--duration", "5", "--set", "engine.max_running_requests=16"]
@@ -46,6 +49,20 @@ def test_schedulers_run_over_the_same_seeds_and_are_compared(compared):
         for cell in SweepStore(path).finished().values()
     }
     assert experiments == {("vtc", 0), ("vtc", 1), ("fcfs", 0), ("fcfs", 1)}
+
+
+def test_the_command_for_more_seeds_counts_the_present_seeds(tmp_path, capsys):
+    values = {"fcfs": (10.0, 20.0, 30.0), "vtc": (12.0, 19.0, 33.0)}
+    rows = {name: {"victim_p95_s": ours, "victim_p50_s": ours} for name, ours in values.items()}
+    rows["vtc"]["victim_p50_s"] = (12.0, 21.0, 33.0)
+    pair = contrast(*sides(tmp_path, seeds=(0, 1, 2), **rows), list(rows["fcfs"]))
+    more = {row.metric: row.more_seeds for row in pair.metrics}
+    assert more["victim_p50_s"] < more["victim_p95_s"]
+    _advise([pair], tmp_path)
+    command, reason = capsys.readouterr().out.partition("more seeds  ")[2].splitlines()
+    seeds = 3 + more["victim_p50_s"]
+    assert command == f"fairbench compare --resume {tmp_path} --num-runs {seeds}"
+    assert reason == "            may decide: well-behaved P50, s"
 
 
 def test_the_directory_alone_is_compared_again_with_any_baseline(compared):
