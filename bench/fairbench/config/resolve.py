@@ -393,7 +393,7 @@ def with_trace(given: PlacedFlags) -> PlacedFlags:
 def trace_params(given: PlacedFlags) -> TraceParams:
     """Return the parameters with which a trace file is read.
 
-    Raises UsageError for fields that a trace does not have.
+    Raises UsageError if the column names contain an unknown field.
     """
     trace = given.trace
     columns = dict(trace.get("columns", {}))

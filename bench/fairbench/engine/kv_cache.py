@@ -190,7 +190,7 @@ class KVCache(PrefixTree[KVNode]):
         self.release(tokens)
 
     def grow(self, steps: int, requests: Mapping[str, int], size: int) -> None:
-        """Allocate the output tokens of ``steps`` decode steps with ``size`` running requests.
+        """Allocate KV memory for the outputs of ``size`` requests over ``steps`` decode steps.
 
         ``requests`` maps each client to its number of requests.
         """

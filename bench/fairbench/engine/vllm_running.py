@@ -105,7 +105,7 @@ class BlockTables:
         return True
 
     def add_block(self, sequence: Sequence) -> None:
-        """Give a sequence another KV block. Precondition: a block is free."""
+        """Allocate one more KV block to a running sequence. Precondition: a block is free."""
         self._cache.take_blocks(1, sequence)
         self._tables[sequence].blocks += 1
 

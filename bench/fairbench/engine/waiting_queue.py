@@ -314,7 +314,7 @@ class MatchedQueue(ABC, Generic[N]):
         """Match a request with the cache; return its number of cached tokens."""
 
     def pass_unmatched(self) -> None:
-        """Mark cached prefixes as used after a pass that matched no request with the cache."""
+        """Mark cached prefixes as used after a scheduling pass without prefix matching."""
 
     # Calls by engines
 

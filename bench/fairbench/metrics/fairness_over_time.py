@@ -63,7 +63,7 @@ class Timeline(NamedTuple):
     """A window of a run in short intervals ("cells"), with each client's service and waits.
 
     Each array has a row for each client. ``times`` are the bounds of the cells in seconds.
-    ``service`` has a column per cell, and the arrays in this list have a column per cell bound:
+    ``service`` has a column per cell. The following arrays have a column for each bound of a cell:
 
     - ``short`` is the client's shortfall: weighted tokens due before each bound but not received.
     - ``waited_s`` is the total waiting time, in seconds, of the client's calls before each bound.

@@ -177,10 +177,10 @@ class Booked(NamedTuple):
     def on_one_clock(self) -> Booked:
         """Count uncached tokens at admission if computed and admitted tokens differ too much.
 
-        A prompt may be admitted before the window's start or end and computed after it. If a
-        client's computed tokens differ from its admitted tokens by more than ``MOST_UNDER_WAY``, or
-        exceed its input tokens, the uncached tokens admitted in the window replace the computed
-        tokens.
+        A prompt may be admitted before the window's start or end and computed after it. In two
+        cases, a client's uncached tokens admitted in the window replace its computed tokens. Either
+        the computed tokens exceed the client's input tokens, or they differ from the admitted
+        tokens by more than the fraction ``MOST_UNDER_WAY``.
         """
         apart = np.abs(self.extend - self.charged) > MOST_UNDER_WAY * self.charged
         apart |= self.extend > self.input

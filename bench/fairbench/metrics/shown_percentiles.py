@@ -1,4 +1,4 @@
-"""The percentiles of latency in tables: chosen by the user, or supported by enough latencies.
+"""The choice of latency percentiles in tables: by the user, or by the number of latencies.
 
 A high percentile is mostly chance unless at least three latencies lie above it. A P99 needs 300
 latencies, and a P95 needs 60. The summary of a single run always shows the P99; if there are too

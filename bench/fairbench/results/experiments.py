@@ -178,7 +178,7 @@ def chosen_keys(file: Mapping[str, Any]) -> list[str]:
 def old_defaults(spec: ExperimentSpec) -> list[str]:
     """Return ``KEY OLD -> NEW`` for each default of a stored experiment that has changed since.
 
-    A stored experiment keeps the old defaults when it runs again.
+    A stored experiment keeps the old defaults when the user runs it again.
     """
     today = resolve({}, {}, file_tables(spec), new_defaults=True)
     tables = experiment_tables(spec), experiment_tables(today)

@@ -22,9 +22,9 @@ Share = Annotated[FiniteFloat, Ge(0), Le(0.95)]
 class Terms(NamedTuple):
     """A limit on a client's lead in service over clients that wait at other gateways.
 
-    The limit on a lead, in tokens divided by weight, is ``ahead_tok_s`` x the seconds since the
-    last message that reported the other client. If leads had a constant limit, workers could idle
-    until the next message. Messages older than ``forget_s`` seconds are ignored.
+    A client's largest allowed lead, in tokens divided by weight, is ``ahead_tok_s`` times the
+    seconds since another router last reported the waiting client. If leads had a constant limit,
+    workers could idle until the next message. Messages older than ``forget_s`` seconds are ignored.
     """
 
     ahead_tok_s: float
@@ -53,7 +53,7 @@ class RoutersParams:
     service rate in tokens per second; with a lower value, the fleet idles between messages.
 
     A router that is silent for ``forget_s`` seconds no longer delays clients at other routers. By
-    default, ``forget_s`` is six times the sum of ``every_s`` and ``delay_s``, at least 1 s.
+    default, ``forget_s`` is 6 x (``every_s`` + ``delay_s``), but at least 1 s.
 
     ``skew`` is the ratio of a client's requests at its most used router to those at its least used
     router. The most used router differs between successive clients with ``favourite=each``, and is

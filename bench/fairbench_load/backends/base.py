@@ -166,7 +166,7 @@ class LiveBackend(ABC, Generic[C]):
         """
 
     def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:
-        """Return instructions for starting the worker at each place (a machine and its GPUs).
+        """Return the instructions for starting a worker on each of ``places`` (machine and GPUs).
 
         If the user started the server, there is nothing to start, and the list is empty.
         """

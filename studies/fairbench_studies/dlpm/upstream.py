@@ -25,7 +25,7 @@ class UpstreamDLPM(ReorderedDLPM):
 
     @dataclass(frozen=True)
     class Params(DLPM.Params):
-        """The parameters of DLPM, and the rule that ranks the calls of programs (``upstream``).
+        """The parameters of DLPM, and ``upstream``, which selects the calls that are served first.
 
         ``calls_left`` prefers the program with the most remaining calls, and ``few_left`` prefers
         the program with the fewest remaining calls. ``depth`` prefers the call after the shortest

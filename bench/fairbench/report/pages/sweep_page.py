@@ -69,7 +69,8 @@ LOG_ABOVE = 8.0  # The scale is logarithmic if latencies differ by more than thi
 def tradeoff_headlines(cells: Sequence[SchedulerResults]) -> Iterator[Headline]:
     """Yield a card per scheduler, with latency and throughput.
 
-    With several configurations, a card counts the configurations in which the scheduler is best.
+    If the sweep has several configurations, each card says in how many configurations its scheduler
+    is best.
     """
     places, column = compared(cells), latency_column(cells)
     tail = tail_of(cells)

@@ -107,7 +107,7 @@ class PrebleTree(LocationTree[PrebleNode]):
     def victims(
         self, worker: int, tokens: int, keep: Collection[PrebleNode]
     ) -> Iterator[tuple[PrebleNode, int]]:
-        """Yield the nodes that the worker would evict to free ``tokens``, and the tokens of each.
+        """Yield the nodes that the worker would evict to free ``tokens``, and each node's share.
 
         The least recently used nodes are evicted first, and leaves before their parents. The last
         node that is yielded may be evicted in part. Nodes in ``keep`` (the new request's path up to
