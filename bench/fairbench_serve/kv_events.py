@@ -208,7 +208,7 @@ log = logging.getLogger(__name__)
 
 
 class Unreadable(Exception):
-    """An error that is raised if several messages of a worker in a row cannot be decoded."""
+    """An error for several consecutive messages of a worker that cannot be decoded."""
 
 
 class Subscriber:

@@ -283,7 +283,7 @@ def experiment(
 
 
 def with_own_policy(given: PlacedFlags) -> PlacedFlags:
-    """If ``engine_code`` is set, turn the flag ``schedule_policy`` into the local scheduler."""
+    """Turn the flag ``schedule_policy`` into the local scheduler if ``engine_code`` is set."""
     backend = dict(given.backend)
     if "kind" in backend or (policy := backend.pop("schedule_policy", None)) is None:
         return given

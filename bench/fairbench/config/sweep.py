@@ -198,7 +198,7 @@ def points(sweep: Sweep, *, file: str | None = None) -> list[ExperimentSpec]:
 
     ``file`` is the path of the sweep's file, which error messages name. Raises UsageError for a
     sweep without experiments, with too many experiments, or with an impossible experiment. Raises
-    DataError, which names the file, if a value of the file causes the error.
+    DataError, which names the file, if a value in the sweep's file is wrong.
     """
     try:
         return _grid_points(sweep)

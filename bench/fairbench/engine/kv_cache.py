@@ -48,7 +48,7 @@ class MatchCache(Protocol[N]):
     """A cache that supports a queue sorted by the length of cached prefixes.
 
     The cache calls ``on_moved`` with each attached request whose cached prefix may have changed. A
-    refresh matches waiting requests with the cache again; ``refresh_stamp`` is the time stamp of
+    refresh matches waiting requests with the cache again. ``refresh_stamp`` is the time stamp of
     the latest refresh.
     """
 

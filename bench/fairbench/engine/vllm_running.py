@@ -153,7 +153,7 @@ class BlockTables:
         return len(self._tables)
 
     def _wanted(self, tokens: int, cached: Iterable[RunCopy], *, alone: bool) -> int:
-        """Return the number of free blocks that a prompt needs besides the ``cached`` copies."""
+        """Return how many free blocks a prompt needs besides the ``cached`` blocks in use."""
         used = sum(copy.node.blocks for copy in cached if copy.users)
         return -(-tokens // self._size) - used + (0 if alone else self._watermark)
 

@@ -65,9 +65,11 @@ class Timeline(NamedTuple):
     Each array has a row for each client. ``times`` are the bounds of the cells in seconds.
     ``service`` has a column per cell. The following arrays have a column for each bound of a cell:
 
-    - ``short`` is the client's shortfall: weighted tokens due before each bound but not received.
-    - ``waited_s`` is the total waiting time, in seconds, of the client's calls before each bound.
-    - ``lasted_s`` is the total duration, in seconds, of the client's calls before each bound.
+    - ``short`` is the client's shortfall: weighted tokens due before each cell bound but not
+      received.
+    - ``waited_s`` is the total waiting time, in seconds, of the client's calls before each cell
+      bound. - ``lasted_s`` is the total duration, in seconds, of the client's calls before each
+      bound.
     - ``refused`` is the number of refused calls before each bound.
 
     ``request_cost`` is the mean size of each client's requests in weighted tokens.

@@ -406,9 +406,9 @@ class RunData:
     def session_shares(self) -> dict[float, Floats]:
         """The fraction of its fair share that each session received, by window length in seconds.
 
-        The key 0 stands for the run's whole window; the value is NaN if the session's fair share is
-        less than four calls of mean size. The key ``SESSION_WINDOW_S`` stands for the lowest
-        fraction in sliding windows of this length.
+        The value under the key 0 covers the run's whole window. The value is NaN if the session's
+        fair share is less than four calls of mean size. The key ``SESSION_WINDOW_S`` stands for the
+        lowest fraction in sliding windows of this length.
         """
         run = self.of_sessions
         line = None if run is None else run.timeline

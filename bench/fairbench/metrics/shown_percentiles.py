@@ -22,7 +22,7 @@ ALLOWED = "must be different whole numbers from 1 to 99 with commas between, suc
 def parse_percentiles(text: str) -> tuple[int, ...]:
     """Parse percentiles such as ``50,90,99``; return them in ascending order.
 
-    Raises UsageError for a text that is no list of percentiles.
+    Raises UsageError if ``text`` is not a list of percentiles.
     """
     # An experiment file that a user has edited may contain a number instead of a text.
     if not isinstance(text, str):

@@ -60,7 +60,8 @@ class Steps(NamedTuple):
     """The stretches (periods of an unchanged batch) of one worker's log, shape (stretches,).
 
     - ``first_s`` is the end of each stretch's first engine step, in seconds.
-    - ``later`` is the number of steps after the first step, and ``rest_s`` is their mean duration.
+    - ``later`` is the number of steps after each stretch's first step, and ``rest_s`` is their mean
+      duration in seconds.
     - ``last_s`` is the end of the last decode step before each stretch.
     - ``decodes`` marks the stretches in which sequences decode.
     """

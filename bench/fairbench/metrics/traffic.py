@@ -108,7 +108,7 @@ LEAST_LATE, MOSTLY = 20, 0.5
 class Overload(NamedTuple):
     """An overload: start and end in seconds, number of delayed clients, and their waits.
 
-    ``median_s`` and ``p95_s`` are the median and P95 wait of all requests from start to end.
+    ``median_s`` and ``p95_s`` are the median and P95 wait of all requests during the overload.
     """
 
     start_s: float

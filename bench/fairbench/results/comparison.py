@@ -168,7 +168,7 @@ def compared_summary(
     clients lacked service under some scheduler (``contended``). The metrics
     ``sharing_incentive_p50``, ``_p95`` and ``_p99`` are those of the worst-off well-behaved client.
 
-    Rows of clients get ``entitlement_best_tok_s``, ``entitlement_best_ratio`` and
+    Each client's row gets ``entitlement_best_tok_s``, ``entitlement_best_ratio`` and
     ``sharing_incentive_*``. ``upper_bounds`` and ``censored`` list keys of upper and of lower
     bounds; ``notes`` explains nulls.
     """

@@ -104,7 +104,7 @@ def point_names(specs: Sequence[ExperimentSpec]) -> list[str]:
 
 
 def _told_apart(names: Sequence[str], tables: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Make equal names distinct by adding ``KEY=VALUE`` for each key in which tables differ."""
+    """Make equal names distinct: append ``KEY=VALUE`` for each key whose values differ."""
     texts = [as_toml(table) for table in tables]
     alike: dict[str, list[dict[str, str]]] = {}
     for name, row in zip(names, texts, strict=True):

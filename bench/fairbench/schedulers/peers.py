@@ -56,9 +56,9 @@ class RoutersParams:
     default, ``forget_s`` is 6 x (``every_s`` + ``delay_s``), but at least 1 s.
 
     ``skew`` is the ratio of a client's requests at its most used router to those at its least used
-    router. The most used router differs between successive clients with ``favourite=each``, and is
-    the same for all clients with ``favourite=one``. With ``form=sticky``, ``skew`` is the ratio of
-    the expected numbers of clients at the routers.
+    router. With ``favourite=each``, successive clients have different most used routers. With
+    ``favourite=one``, all clients have the same most used router. With ``form=sticky``, ``skew`` is
+    the ratio of the expected numbers of clients at the routers.
     """
 
     form: Literal["independent", "sticky", "exchange", "ledger"] = "independent"
@@ -394,7 +394,7 @@ class SharedCounters:
         return self.counter(client) - others
 
     def counter(self, client: str) -> float:
-        """Return the client's counter over all routers, or 0 if the client is unknown."""
+        """Return the client's counter for all routers together, or 0 for an unknown client."""
         return self._counters.get(client, 0.0)
 
     def changed(self) -> Collection[str]:

@@ -72,7 +72,7 @@ def restore(logs: Mapping[str, IntegerTable], folder: Path, clients: int) -> Non
 def _rows(batch: pa.RecordBatch, log: IntegerTable, where: str, clients: int) -> NDArray[np.int64]:
     """Return the rows of a batch of records.
 
-    Raises DataError if the batch does not fit the log.
+    Raises DataError if the batch's columns or values do not match the log.
     """
     import pyarrow as pa
 

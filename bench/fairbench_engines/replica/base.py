@@ -125,7 +125,7 @@ class RealReplica(ABC):
             self.on_pass()
 
     def _await_end(self, duration_ps: int, complete: Callable[[], list[Req]]) -> None:
-        """End the iteration after ``duration_ps``; ``complete`` returns the finished requests."""
+        """End the iteration after ``duration_ps``, with the finished requests from ``complete``."""
 
         def end() -> None:
             self._finish(complete())

@@ -39,7 +39,7 @@ from fairbench_load.server_facts import fetch_report, get_json, require_active, 
 
 
 def sent_names(spec: ExperimentSpec) -> Mapping[str, str]:
-    """Return the name in requests (``owner/client``) of each client that has an owner."""
+    """Map each client that has an owner to its name in requests (``owner/client``)."""
     owners = spec.workload.client_owners or {}
     clients = spec.workload.name_clients(spec.clients)
     sent = named_below({client: owners.get(client, "") for client in clients})

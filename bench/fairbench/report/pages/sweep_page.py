@@ -306,7 +306,7 @@ def _grid_cell(value: ShownValue) -> Cell:
 
 
 def plain_row(name: str, values: Interval, columns: Sequence[Column], runs: int) -> list[Cell]:
-    """Return a table row of values over ``runs`` runs, without marks for best and worst."""
+    """Return a table row of values over ``runs`` runs; no value is marked as the best or worst."""
     return [Cell(name), *(_grid_cell(shown(values.get(one.key), one, runs)) for one in columns)]
 
 
