@@ -308,7 +308,7 @@ class KVCache(PrefixTree[KVNode]):
             node = parent
 
     def pin(self, node: KVNode, tokens: int) -> None:
-        """Add ``tokens``, which may be negative, to the tokens of ``node`` in use by requests."""
+        """Add ``tokens``, which may be negative, to the tokens of ``node`` that requests use."""
 
     # Prefix tree
 

@@ -246,7 +246,7 @@ class OpenStretches:
         return count
 
     def among(self, others: Ints) -> Ints:
-        """Return all rows of the log's last block, and remove the block's stretches.
+        """Return the rows of the log's last block, including its stretches; clear the stretches.
 
         ``others`` holds, in order, the last block's rows that were not stored as stretches.
         """

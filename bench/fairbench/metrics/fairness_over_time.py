@@ -214,8 +214,8 @@ def backlogged_shares(line: Timeline) -> Floats:
     """Return each client's service while backlogged, divided by its fair share at that time.
 
     Fair shares are computed separately for each short interval (cell) of the window. Generalised
-    processor sharing would guarantee every backlogged client its fair share. The result is NaN for
-    a client that never waited.
+    processor sharing would guarantee every backlogged client its fair share. A client that never
+    waited gets NaN.
     """
     service, entitlement, held_up = line.window_shares(1)
     waiting = held_up & (entitlement > 0)

@@ -367,7 +367,7 @@ class RunData:
 
     @cached_property
     def sessions(self) -> dict[str, Ranked]:
-        """Latencies (in seconds) and slowdowns of each client's recorded sessions, by name.
+        """Each client's latencies (in seconds) and slowdowns of recorded sessions, by metric name.
 
         The keys of the dict are ``session``, ``turn``, ``ttft``, ``turn_wait`` and ``slowdown``.
         The key ``gate_wait`` exists if the run has a gateway.

@@ -352,7 +352,7 @@ WARN_ABOVE = 0.1  # Commands print a warning if ``outside_fit_ratio`` is above `
 
 
 def outside_fit_ratio(log: ServiceRows, fit: FitLimits | None) -> float:
-    """Return the fraction of busy time in decode steps beyond the timing profile's fitted range.
+    """Return the fraction of busy time spent in decode steps outside the profile's fitted range.
 
     The result is NaN if no worker was busy, or if the range of the profile's fit is unknown.
     """

@@ -278,8 +278,8 @@ class MetricContrast:
 class Contrast:
     """A comparison of a scheduler (or experiment) with the baseline.
 
-    ``left_out`` are the seeds that only one of the two experiments has. ``unlike`` are the keys,
-    besides the scheduler, in which the two experiments differ.
+    ``left_out`` are the seeds that only one of the compared experiments has. ``unlike`` are the
+    keys, besides the scheduler, in which the two experiments differ.
     """
 
     baseline: SchedulerResults

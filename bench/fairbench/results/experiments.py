@@ -146,7 +146,7 @@ FORMER: Mapping[str, Collection[str]] = {
 
 
 class SpecChanges(NamedTuple):
-    """Differences of two experiments, divided into values that the user chose and defaults."""
+    """Differences between two experiments, divided into values that the user chose and defaults."""
 
     by_choice: list[str]
     by_default: list[str]
@@ -221,8 +221,8 @@ def _parts_of_key(experiment: Experiment) -> set[str]:
 def used_values(experiment: Experiment) -> dict[str, str]:
     """Return the values that determine an experiment's records: TOML texts by key, as in ``a.b``.
 
-    The result lacks the experiment's tag and descriptions. A timing profile's id is divided: the
-    key ``gpu`` contains GPU and model, and the key ``PROFILE`` contains the rest.
+    The returned values do not include the experiment's tag and descriptions. A timing profile's id
+    is divided: the key ``gpu`` contains GPU and model, and the key ``PROFILE`` contains the rest.
     """
     apart = ("tag", "settings", "workload")
     values = as_toml({k: v for k, v in experiment.items() if k not in apart})

@@ -193,7 +193,7 @@ class Autoscaler:
 
 
 def key_portion(end: PrebleNode) -> PrebleNode:
-    """Return the key portion of the path to ``end`` ([Preble] §A).
+    """Return the node that represents the path to ``end``: its key portion ([Preble] §A).
 
     The key portion is the deepest node of the path whose edge has more tokens than all earlier
     edges of the path together.
