@@ -67,10 +67,9 @@ class Timeline(NamedTuple):
 
     - ``short`` is the client's shortfall: weighted tokens due before each cell bound but not
       received.
-    - ``waited_s`` is the total waiting time, in seconds, of the client's calls before each cell
-      bound. - ``lasted_s`` is the total duration, in seconds, of the client's calls before each
-      bound.
-    - ``refused`` is the number of refused calls before each bound.
+    - ``waited_s`` is the total waiting time (s) of the client's calls before each cell bound.
+    - ``lasted_s`` is the total duration (s) of the client's calls before each cell bound.
+    - ``refused`` is the number of the client's refused calls before each cell bound.
 
     ``request_cost`` is the mean size of each client's requests in weighted tokens.
     """

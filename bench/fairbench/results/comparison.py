@@ -279,7 +279,7 @@ class Contrast:
     """A comparison of a scheduler (or experiment) with the baseline.
 
     ``left_out`` are the seeds that only one of the compared experiments has. ``unlike`` are the
-    keys, besides the scheduler, in which the two experiments differ.
+    keys, besides the scheduler, in which the compared experiments differ.
     """
 
     baseline: SchedulerResults

@@ -142,7 +142,7 @@ class Autoscaler:
     """A monitor of each prefix's queueing time at each GPU ([Preble] §3.2).
 
     A prefix is identified by its ``key_portion``. As in Preble's code, a prefix is overloaded on a
-    GPU if its mean queueing time has grown at least by the factor ``factor`` from the older to the
+    GPU if its mean queueing time has grown by at least a factor of ``factor`` from the older to the
     newer half of the window. If the mean in the newer half is below the time to compute the prefix,
     a copy would cost more than it saves, so the prefix is not overloaded. The queueing time is the
     time to the first token minus the prefill time that was estimated at dispatch.
