@@ -1,8 +1,8 @@
 """The basic types that all modules use: segments, prompts, requests and service.
 
-Names of quantities end in the unit, as in ``deadline_s``. Simulated time is an integer number of
-picoseconds (``PS_PER_S``), so that sums of iteration times are exact. Schedulers and users of
-fairbench see times in seconds.
+Names of variables end in the unit of their value, as in ``deadline_s``. Simulated time is an
+integer number of picoseconds (``PS_PER_S``), so that sums of iteration times are exact. Schedulers
+and users of fairbench see times in seconds.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ class NoBound:
 class CostModel(Protocol):
     """A predictor of the durations of an engine's iterations, for schedulers that compare times.
 
-    In the simulator, the timing profile is the cost model. In a real server, the cost model is
-    fitted to measured durations of the server's steps.
+    In the simulator, the timing profile is the cost model. On a real server, the cost model is
+    fitted to measured durations of engine steps.
     """
 
     def prefill_s(self, cached_tokens: int, new_tokens: int) -> float:

@@ -92,8 +92,8 @@ class Targets:
     def due(self, arrival_s: float, alone: Alone | None, max_new_tokens: int) -> Due:
         """Return the deadlines of a request that may produce ``max_new_tokens`` tokens.
 
-        The last token is due at the earlier of the ``e2el`` target and ``ttft`` plus ``tpot`` times
-        the number of later tokens.
+        The last token is due at the earlier of two times: the ``e2el`` target, or the ``ttft``
+        target plus ``tpot`` times the number of later tokens.
 
         Args:
             arrival_s: Arrival of the request on the host's clock, in seconds.

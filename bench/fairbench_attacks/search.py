@@ -192,7 +192,7 @@ class Search:
         self.store.save_spent(self.spent)
 
     def workload(self, behaviour: Behaviour, name: str = "attack") -> WorkloadSpec:
-        """Return a behaviour's workload, with a load that fits the attacker's budgets."""
+        """Return the workload of a behaviour, with a load that fits the attacker's budgets."""
         lasting = {"duration_s": self.spec.duration_s, "warmup_s": self.spec.warmup_s}
         base, scenario = self.spec.workload.model_copy(update=lasting), self.plan.scenario
         make = partial(attack_workload, base, scenario, behaviour, self.stakes, name=name)

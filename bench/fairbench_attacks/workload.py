@@ -41,9 +41,9 @@ def attack_workload(
 ) -> WorkloadSpec:
     """Return a workload in which the clients of an attack run the programs of ``base``.
 
-    The attacker behaves as ``behaviour`` says. ``rate_part`` is the attacker's load divided by the
-    load of the honest client. Raises UsageError if the clients of ``base`` are unequal, if ``base``
-    does not support the behaviour, or if ``stakes`` are invalid.
+    ``behaviour`` describes how the attacker differs from an honest client. ``rate_part`` is the
+    attacker's load divided by the load of the honest client. Raises UsageError if the clients of
+    ``base`` are unequal, if ``base`` does not support the behaviour, or if ``stakes`` are invalid.
     """
     chosen = base.scenario(scenario)
     if chosen.others or base.classes or base.arrivals:

@@ -198,7 +198,7 @@ class EmulatedCompletions(OpenAIApi):
 
 
 class EmulatedChat(OpenAIApi):
-    """The route ``/v1/chat/completions``; a prompt has all fields that chat templates use."""
+    """The route ``/v1/chat/completions``, whose prompts have all fields that chat templates use."""
 
     object_name, chunk_name = "chat.completion", "chat.completion.chunk"
 

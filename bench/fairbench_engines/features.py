@@ -27,7 +27,7 @@ ADAPTERS = (
 
 
 class Feature(NamedTuple):
-    """A feature of an engine: what works with the plugin, and the flags that request the feature.
+    """A feature of an engine: what works with fairbench's plugin, and the flags that turn it on.
 
     ``sglang`` and ``vllm`` say what works in SGLang and in vLLM, and how the feature is tested.
     ``flags`` and ``paths`` name settings of SGLang and vLLM that the plugins refuse; these names

@@ -98,7 +98,7 @@ class MirroredMemory:
         return client if client in self._known else OTHERS
 
     def share(self, client: str) -> float:
-        """Return the memory share of a client in tokens."""
+        """Return a client's share of the KV memory, in tokens."""
         policy = self._eviction.mirror.claims.by_client
         assert policy is not None, "the configuration allows only policies with shares"
         return 0.0 if client == OTHERS else policy.entitled(client)

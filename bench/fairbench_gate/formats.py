@@ -77,7 +77,7 @@ CHANGES = ("metric", "baseline", "current", "change", "")
 
 
 def outcome_markdown(outcome: Outcome) -> str:
-    """Return the outcome as Markdown: a line per experiment, the worst first, and folded details.
+    """Return the outcome as Markdown: a row per configuration, the worst first, and folded details.
 
     If the text exceeds ``MOST_CHARACTERS``, the last details are omitted, and the text ends with
     their number.

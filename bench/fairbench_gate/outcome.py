@@ -83,7 +83,7 @@ def _short(value: Value, digits: int) -> str:
 def relative_difference(before: Fraction, after: Fraction) -> str:
     """Return the change from ``before`` to ``after`` in percent, such as ``+3.2%``.
 
-    If ``before`` is 0, return ``after`` with a sign and without a percent sign.
+    If ``before`` is 0, the result is ``after`` with its sign, not a percentage.
     """
     if before == 0:
         return _signed(float(after))
@@ -104,7 +104,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change
 def of_the_cluster(found: Sequence[Change]) -> Sequence[Change]:
     """Return the changed cluster-wide metrics or, if none changed, the changed client metrics.
 
-    Client metrics are numerous, and their changes usually follow from cluster-wide changes.
+    If cluster-wide metrics changed, the numerous client metrics usually changed as a result.
     """
     return [one for one in found if not one.metric.startswith(CLIENTS)] or found
 

@@ -1,8 +1,8 @@
 """The HTTP server of router and emulator, with limits on connections and their idle time.
 
 asyncio's server accepts connections until no file descriptor is left, and then logs a traceback for
-each waiting connection. The server in this module stays below the limit on open files. The server
-sends errors in the format of OpenAI's API.
+each waiting connection. The server in this module keeps its connections below the limit on open
+files. The server sends errors in the format of OpenAI's API.
 """
 
 from __future__ import annotations

@@ -345,7 +345,7 @@ class AnswerJudgement(NamedTuple):
     - ``output`` is True if the answer or event contains output.
     - ``ended`` is True if the answer has ended for a normal reason.
     - ``texts`` are the generated texts of all choices.
-    - ``typed`` is the parsed content of an API that names the types of its events.
+    - ``typed`` is the parsed content, for APIs that name each event's type.
     """
 
     answer: Answered | None

@@ -259,7 +259,7 @@ def check_release(engine: str, found: str, supported: Sequence[str]) -> bool:
 
 
 def check_function(engine: str, target: str, expected: tuple[str, ...]) -> None:
-    """Raise UsageError unless the engine has a function with the expected first parameters.
+    """Raise UsageError unless the first parameters of the engine's function are ``expected``.
 
     ``target`` is the dotted name of the engine's function. ``expected`` lists the names of the
     function's first parameters.

@@ -15,7 +15,7 @@ PAGES_BEFORE_DOUBLING = 32
 
 
 def segments_of(token_ids: Sequence[int]) -> Prompt:
-    """Return a prompt as pages of token ids; later pages have more tokens than earlier pages.
+    """Split a prompt's token ids into pages, whose size grows with the length of the prompt.
 
     Pages have 8 tokens up to token 256 of the prompt, 16 tokens up to token 512, 32 tokens up to
     token 1,024, and so on. A match of two prompts ends at the border of a page, so it loses at most

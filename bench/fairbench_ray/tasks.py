@@ -51,7 +51,7 @@ class StartedTasks:
 
 
 def work(sent_files: bytes, pickled: bytes, index: int, started: Any) -> bytes:
-    """Run one task, and return its pickled outcome with the files that it saved, by path.
+    """Run one task; return its pickled outcome and the files that it saved, keyed by path.
 
     If the task may not start, the result is empty. ``started`` is the Ray handle of the actor
     ``StartedTasks``. Raises UsageError if the tasks cannot run on this node.
@@ -176,7 +176,7 @@ class _Bridge:
             self._fail(index, f"{type(error).__name__}: {error}".partition("\n")[0])
 
     def _lose(self, index: int, error: Exception) -> None:
-        """Retry a task whose node was lost. After ``MOST_LOST`` lost nodes, the task fails."""
+        """Retry a task whose node was lost, or fail the task if it has lost ``MOST_LOST`` nodes."""
         self._lost[index] += 1
         self._started.lost.remote(index)
         if self._stopped:

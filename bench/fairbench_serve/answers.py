@@ -185,7 +185,7 @@ class StreamReader:
         return waiting
 
     def _unread(self, piece: bytes) -> bytes:
-        """Pass on part of an overlong event; pass on a comment only after the first output."""
+        """Return a part of an overlong event, or b"" for a comment before the first output."""
         self._is_passing |= b"data" in piece
         return piece if self._is_passing else b""
 
@@ -293,7 +293,7 @@ def broken_off(
 
     All tokens of the prompt are charged. If the client abandoned the answer (``left``), the client
     also pays for the memory that the engine reserved for the remaining output. If reserved memory
-    were free, a client could request long answers and disconnect early.
+    were not charged, a client could request long answers and disconnect early at no cost.
 
     Without streaming, the router does not see tokens before the end of an answer, so an unfinished
     answer is charged one token per ``token_s`` seconds since the request was sent. For a streamed

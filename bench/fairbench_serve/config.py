@@ -1,4 +1,4 @@
-"""The router's configuration, and latency targets and deadlines of requests."""
+"""The configuration of fairbench's router, with latency targets and deadlines of requests."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class _LosingCache(KVCache):
         self._lost = 0
 
     def lose(self, prefix: Prompt, tokens: int) -> None:
-        """Remove the last ``tokens`` tokens of a prefix that are not part of a longer prompt."""
+        """Remove the last ``tokens`` tokens of a prefix unless a longer cached prompt uses them."""
         total = prompt_tokens(prefix)
         start = total - tokens
         # This call of ``match`` splits the prefix tree's node at the token ``start``.

@@ -58,7 +58,7 @@ def outcome_of(failure: AttemptFailure | None, *, retried: bool = False) -> str:
 
 @dataclass(slots=True, eq=False)
 class RequestInFlight:
-    """The state of a request at a worker, from its sending until ``Dispatcher.finish``.
+    """The state of a request at a worker, from its dispatch until ``Dispatcher.finish``.
 
     - ``worker`` is the worker to which the request was sent; ``routed`` is the worker that the
       routing policy had chosen.
@@ -116,7 +116,7 @@ Alarm: TypeAlias = Callable[[float, Callable[[], None]], Ringing]
 
 
 class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
-    """The requests in the queue before the workers, and the unfinished requests at workers.
+    """The requests that wait in the router's queue, and the unfinished requests at workers.
 
     - ``send`` is called to send a request from the queue to a worker.
     - ``is_open`` returns whether any worker is available.

@@ -209,7 +209,7 @@ log = logging.getLogger(__name__)
 
 
 class Unreadable(Exception):
-    """An error that is raised if several messages of a worker in a row cannot be decoded."""
+    """An error for several consecutive messages of a worker that cannot be decoded."""
 
 
 class Subscriber:
@@ -224,9 +224,9 @@ class Subscriber:
     ``MAX_UNREADABLE`` consecutive unreadable messages, the worker's events are ignored until the
     worker restarts. ``on_follow`` is called when the reader starts or stops ignoring events.
 
-    Message numbers do not show that the last message or a message before the subscription was lost.
-    For this reason, the reader requests messages at the start and after ``quiet_s`` seconds without
-    a message.
+    Message numbers do not reveal the loss of the last message, or of a message before the
+    subscription. The reader therefore requests a replay of messages at the start, and after
+    ``quiet_s`` seconds without a message.
     """
 
     def __init__(

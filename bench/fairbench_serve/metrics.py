@@ -68,7 +68,7 @@ class TotalsByClient(Collector):
         self.waited(QUEUE_TIME, client, held_s)
 
     def waited(self, what: str, client: str, seconds: float) -> None:
-        """Add a waiting time to the client's histogram ``what`` (a key of ``SECONDS``)."""
+        """Add a time to a client's histogram of waiting times; ``what`` is a key of ``SECONDS``."""
         totals = self._times.totals_of(client)
         totals[what] += seconds
         totals[f"{what} {bisect_left(BOUNDS_S, seconds)}"] += 1

@@ -135,9 +135,10 @@ def policy_from(environment: Mapping[str, str]) -> RouterPolicy:
 def make_policy(router_args: object = None) -> Callable[..., int | None]:
     """Return a function for vllm-router that chooses a worker.
 
-    The function returns the worker's index, or None for vllm-router's fallback. The environment
-    variables ``FAIRBENCH_ROUTER``, ``FAIRBENCH_SETTINGS`` and ``FAIRBENCH_WEIGHTS`` configure the
-    policy. Raises UsageError for an invalid variable, so that vllm-router does not start.
+    The function returns a worker's index. If it returns None, vllm-router uses its fallback. The
+    environment variables ``FAIRBENCH_ROUTER``, ``FAIRBENCH_SETTINGS`` and ``FAIRBENCH_WEIGHTS``
+    configure the policy. Raises UsageError for an invalid variable, so that vllm-router does not
+    start.
     """
     policy = policy_from(os.environ)
 

@@ -188,7 +188,7 @@ def with_key(headers: dict[str, str], file: Path | None) -> dict[str, str]:
 
 
 def above_0(flag: str, value: float | None) -> float | None:
-    """Return the value of a flag; raise UsageError unless it is above 0 and finite, or None."""
+    """Return a flag's value; raise UsageError unless it is None or a finite number above 0."""
     if value is not None and not 0 < value < float("inf"):
         raise UsageError(f"{flag} {value:g}: must be above 0 and finite")
     return value

@@ -49,7 +49,7 @@ OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")
 
 
 def with_given(file: Mapping[str, Any], chosen: Collection[str] | None = None) -> Mapping[str, Any]:
-    """Return an experiment file with a table ``given`` of the values that the user chose.
+    """Return an experiment file's content with a table ``given`` of values that the user chose.
 
     If the file lacks ``given``, the function infers the values that the user chose. ``chosen``
     lists the keys of the chosen values if an older version stored these keys in the manifest.

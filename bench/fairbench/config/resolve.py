@@ -283,7 +283,7 @@ def experiment(
 
 
 def with_own_policy(given: PlacedFlags) -> PlacedFlags:
-    """If ``engine_code`` is set, turn the flag ``schedule_policy`` into the local scheduler."""
+    """Turn the flag ``schedule_policy`` into the local scheduler if ``engine_code`` is set."""
     backend = dict(given.backend)
     if "kind" in backend or (policy := backend.pop("schedule_policy", None)) is None:
         return given
@@ -393,7 +393,7 @@ def with_trace(given: PlacedFlags) -> PlacedFlags:
 def trace_params(given: PlacedFlags) -> TraceParams:
     """Return the parameters with which a trace file is read.
 
-    Raises UsageError for fields that a trace does not have.
+    Raises UsageError if the column names contain an unknown field.
     """
     trace = given.trace
     columns = dict(trace.get("columns", {}))

@@ -89,7 +89,7 @@ MACHINE: Mapping[str, type] = {ENGINE: EngineParams, CLUSTER: ClusterParams, TIM
 
 
 def machine_of(engine: str | None) -> tuple[str, ...]:
-    """Return the components of the machine that simulates an engine, by default SGLang."""
+    """Return the components that simulate an engine (default: SGLang), its cluster and timing."""
     return (ENGINES[engine or DEFAULT_ENGINE].part, CLUSTER, TIMING)
 
 
@@ -151,7 +151,7 @@ def check_engine_settings(engine: str | None, settings: Mapping[str, Any]) -> No
 
 
 def _owners(settings: Mapping[str, Any]) -> list[str]:
-    """Return the text before the dot of each setting; raise UsageError for a missing dot."""
+    """Return the part before the dot of each setting; raise UsageError if a dot is missing."""
     for key, value in settings.items():
         if "." not in key:
             if key in {*params_by_part(), *workload_names()}:

@@ -91,7 +91,7 @@ class ExperimentSpec(BaseModel):
     - ``preset``: name of the preset that provided default values.
     - ``backend``: servers on which the experiment runs [the simulator]; the scheduler of an
       endpoint is ``AS_SERVED``.
-    - ``given``: the values that the user chose (see ``config.origins``) [unknown].
+    - ``given``: the values that the user chose (see ``config.origins``); None if unknown.
     """
 
     model_config = ConfigDict(

@@ -115,7 +115,7 @@ def make_sweep(data: Mapping[str, Any]) -> Sweep:
 def grid_of(spec: ExperimentSpec) -> dict[str, Any]:
     """Return an experiment's settings as the grid of a sweep, with one value for each setting.
 
-    A list in the experiment counts as one value, not as several points.
+    A setting that is a list counts as a single value, not as several points of the sweep.
     """
     tables = experiment_tables(spec)
     flat = flat_settings(tables.pop("settings", {})) | tables
@@ -145,7 +145,7 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
 def with_axes(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
     """Return a copy of the sweep with the values of ``axes`` in every grid.
 
-    If ``axes`` contain a duration or a number of programs, the copied sweep is no longer ``quick``.
+    If ``axes`` sets a duration or a number of programs, ``quick`` is False in the copied sweep.
     Raises the errors of ``make_sweep``.
     """
     flags = current_keys(axes)
@@ -198,7 +198,7 @@ def points(sweep: Sweep, *, file: str | None = None) -> list[ExperimentSpec]:
 
     ``file`` is the path of the sweep's file, which error messages name. Raises UsageError for a
     sweep without experiments, with too many experiments, or with an impossible experiment. Raises
-    DataError, which names the file, if a value of the file causes the error.
+    DataError, which names the file, if a value in the sweep's file is wrong.
     """
     try:
         return _grid_points(sweep)

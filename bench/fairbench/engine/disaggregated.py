@@ -258,7 +258,8 @@ class DecodeRoom(NoCap):
     """A load cap that admits a request to prefill only if a decode worker has memory for it.
 
     The prefill engine runs copies of requests with one output token, but the decode worker needs
-    memory for the whole output. ``whole`` maps ids of waiting requests to their sequences.
+    memory for the whole output. ``whole`` maps the id of each waiting request to its sequence with
+    the full output.
     """
 
     def __init__(self, decodes: list[DecodeWorker]) -> None:
@@ -616,9 +617,9 @@ FEW_RUNNING = 32
 class SGLangDecode(DecodeWorker):
     """SGLang's decode worker, which keeps ``reserved`` tokens per request free for outputs.
 
-    A request may take memory if its prompt and ``reserved`` further tokens fit. Its prompt and
-    output must fit into free memory plus all running requests' memory (``DecodePreallocQueue``,
-    SGLang 0.5). Retracted KV cache is copied to CPU memory and back.
+    A request gets memory if free memory can hold its prompt and ``reserved`` further tokens. Its
+    prompt and output must fit into free memory plus all running requests' memory
+    (``DecodePreallocQueue``, SGLang 0.5). Retracted KV cache is copied to CPU memory and back.
     """
 
     def __init__(self, parts: WorkerParts, limits: EngineLimits, reserved: int) -> None:

@@ -48,7 +48,7 @@ class MatchCache(Protocol[N]):
     """A cache that supports a queue sorted by the length of cached prefixes.
 
     The cache calls ``on_moved`` with each attached request whose cached prefix may have changed. A
-    refresh matches waiting requests with the cache again; ``refresh_stamp`` is the time stamp of
+    refresh matches waiting requests with the cache again. ``refresh_stamp`` is the time stamp of
     the latest refresh.
     """
 
@@ -190,7 +190,7 @@ class KVCache(PrefixTree[KVNode]):
         self.release(tokens)
 
     def grow(self, steps: int, requests: Mapping[str, int], size: int) -> None:
-        """Allocate the output tokens of ``steps`` decode steps with ``size`` running requests.
+        """Allocate KV memory for the outputs of ``size`` requests over ``steps`` decode steps.
 
         ``requests`` maps each client to its number of requests.
         """
@@ -308,7 +308,7 @@ class KVCache(PrefixTree[KVNode]):
             node = parent
 
     def pin(self, node: KVNode, tokens: int) -> None:
-        """Add ``tokens``, which may be negative, to the tokens of ``node`` in use by requests."""
+        """Add ``tokens``, which may be negative, to the tokens of ``node`` that requests use."""
 
     # Prefix tree
 

@@ -124,8 +124,8 @@ def _narrowest(values: NDArray[np.int64]) -> type[np.signedinteger[Any]]:
 class Stretch:
     """Decode steps of an unchanged batch, each ``growth_ps`` longer than the step before.
 
-    ``fixed_ps`` is the part of a step's time that does not depend on context. ``reported_ps`` maps
-    clients to the GPU times (ps) that were reported to the scheduler.
+    ``fixed_ps`` is the part of a step's time (ps) that does not depend on the context length.
+    ``reported_ps`` maps clients to the GPU times (ps) that were reported to the scheduler.
     """
 
     start_ps: int
@@ -246,7 +246,7 @@ class OpenStretches:
         return count
 
     def among(self, others: Ints) -> Ints:
-        """Return all rows of the log's last block, and remove the block's stretches.
+        """Return the rows of the log's last block, including its stretches; clear the stretches.
 
         ``others`` holds, in order, the last block's rows that were not stored as stretches.
         """

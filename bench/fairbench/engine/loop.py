@@ -397,7 +397,7 @@ class EngineLoop(ABC, Generic[N]):
                 charge_time(client, gpu_ps)
 
     def _delay_ps(self, *, prompts: bool = False) -> int:
-        """Return how long (ps) copies, cache matches and a scheduling pass delay the iteration.
+        """Return the delay (ps) of the iteration by copies, prefix matching and a scheduling pass.
 
         ``prompts`` is true if the next iteration is a prefill iteration.
         """

@@ -17,7 +17,7 @@ NO_TIME: Sums = (0.0, 0.0, 0.0)
 
 
 class DecodeTime:
-    """Sums of the durations (ps) of a batch's decode steps, which give a request's GPU time.
+    """Sums over a batch's decode steps from which a request's GPU time (ps) is computed.
 
     A step takes a fixed time, which its requests share equally, and a time per token of context.
     ``each`` sums the fixed time per request, and ``read`` sums the time per token. ``numbered``

@@ -477,8 +477,8 @@ class StepInFlight:
 class AsyncVLLMReplica(VLLMReplica):
     """A vLLM replica that decides on each step when the previous step begins.
 
-    While a step runs, vLLM already counts a token for each of the step's requests. vLLM's
-    asynchronous scheduling differs from its synchronous scheduling in these four rules:
+    While a step runs, vLLM already counts an output token for each request in the step. vLLM's
+    asynchronous scheduling differs from its synchronous scheduling in four rules:
 
     - A request that arrives during a step must wait for the step after the next step.
     - A request keeps its slot and blocks while the step with its last token runs. A request that

@@ -105,7 +105,7 @@ class BlockTables:
         return True
 
     def add_block(self, sequence: Sequence) -> None:
-        """Give a sequence another KV block. Precondition: a block is free."""
+        """Allocate one more KV block to a running sequence. Precondition: a block is free."""
         self._cache.take_blocks(1, sequence)
         self._tables[sequence].blocks += 1
 
@@ -153,7 +153,7 @@ class BlockTables:
         return len(self._tables)
 
     def _wanted(self, tokens: int, cached: Iterable[RunCopy], *, alone: bool) -> int:
-        """Return the number of free blocks that a prompt needs besides the ``cached`` copies."""
+        """Return how many free blocks a prompt needs besides the ``cached`` blocks in use."""
         used = sum(copy.node.blocks for copy in cached if copy.users)
         return -(-tokens // self._size) - used + (0 if alone else self._watermark)
 

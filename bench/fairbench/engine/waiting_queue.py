@@ -314,12 +314,12 @@ class MatchedQueue(ABC, Generic[N]):
         """Match a request with the cache; return its number of cached tokens."""
 
     def pass_unmatched(self) -> None:
-        """Mark cached prefixes as used after a pass that matched no request with the cache."""
+        """Mark cached prefixes as used after a scheduling pass without prefix matching."""
 
     # Calls by engines
 
     def matching_ps(self) -> int:
-        """Return the CPU time (ps) of matching since the last call."""
+        """Return the CPU time (ps) of prefix matching since the last call of ``matching_ps``."""
         spent_ps, self.matched = self.matched * self._match_ps, 0
         return spent_ps
 
@@ -502,8 +502,8 @@ TOUCH_EVERY, TOUCH_COUNT = 32, 128
 class WaitingQueue(MatchedQueue[N]):
     """A waiting queue that matches and marks cached prefixes as SGLang does.
 
-    If ``touches`` is set, every 32nd admission pass without a match marks the prefixes of the
-    queue's first requests as used.
+    If ``touches`` is set, the prefixes of the queue's first requests are marked as used in every
+    32nd admission pass that matched no request with the cache.
     """
 
     def __init__(

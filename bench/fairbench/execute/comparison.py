@@ -126,7 +126,7 @@ def plan_comparison(
 
 
 def codes_of(flags: Mapping[str, Any]) -> list[str]:
-    """Return the values of ``engine_code`` among the experiments to compare."""
+    """Return the values of ``engine_code`` in the experiments to compare."""
     codes = flags.get("engine_code") or []
     return [codes] if isinstance(codes, str) else list(codes)
 

@@ -38,7 +38,7 @@ def files_of(spec: ExperimentSpec) -> tuple[str, ...]:
 
     The workload file is left out, because the experiment contains its content. The files in
     ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS`` are left out, because they belong to all
-    experiments. A data set on the Hugging Face hub does not count as a file.
+    experiments. A data set on the Hugging Face hub is left out, because it is not a local file.
     """
     found = [*_called_file(spec.workload.model_dump()), *cost_names(spec.settings)]
     if spec.dataset_path and not spec.dataset_path.startswith(HUB_PREFIX):

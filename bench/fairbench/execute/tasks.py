@@ -318,8 +318,8 @@ class ProgressReceiver(Protocol):
     def update(self, state: Any) -> None:
         """Report the progress of a task or a run.
 
-        ``state`` is a text, the ``SimulationProgress`` of a simulation, or the ``ServersProgress``
-        or ``DriveProgress`` of a run on servers.
+        ``state`` is a text or a progress object. A simulation reports ``SimulationProgress``. A run
+        on servers reports ``ServersProgress`` or ``DriveProgress``.
         """
         ...
 

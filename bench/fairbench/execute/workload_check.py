@@ -55,7 +55,7 @@ class EndlessCache:
 
 
 def calls_of(program: Job, cache: EndlessCache) -> list[MeanCall]:
-    """Return a program's calls in order, and add the prompts and answers to the prefix cache."""
+    """Return a program's calls in order, and add their prompts and answers to the prefix cache."""
     llm = _DryLLM(program, cache)
     try:
         program.run(llm).send(None)

@@ -57,7 +57,7 @@ def json_objects(file: Traversable, shown: str, *, streamed: bool = False) -> It
     """Yield the JSON objects of a file: one object per line, or objects over several lines.
 
     If ``streamed`` is True, the number of lines is unlimited, and the caller must not keep the
-    content. Raises DataError, which names a line that is not a JSON object.
+    content. Raises DataError, whose message names the line, if a line is not a JSON object.
     """
     found = lines(file, shown, streamed=streamed)
     first = None

@@ -51,7 +51,7 @@ class MissingFile(DataError):
 
 
 class TextLine(NamedTuple):
-    """A line of a text with its line end, and its line number, counted from 1."""
+    """A line of text including its line end, with its line number, counted from 1."""
 
     number: int
     data: bytes

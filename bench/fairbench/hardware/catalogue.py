@@ -279,7 +279,7 @@ def resolve_profile(gpu: str, model: str) -> TimingProfile:
 
 
 def known_model(model: str) -> str:
-    """Return the catalogue's name of a model. Raises UsageError for an unknown model."""
+    """Return a model's name in the catalogue of models. Raises UsageError for an unknown model."""
     found = canonical_model(model, model_names())
     if found not in model_names():
         raise unknown_name("model", model, model_names())

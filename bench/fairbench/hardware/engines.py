@@ -62,8 +62,8 @@ class DisaggregationParams:
 
     The default bandwidth and latency fit two measurements of Mooncake with its vLLM connector: 0.54
     ms for 20 MB and 31.65 ms for 4.5 GB. Mooncake's measurements used a network card of 200 Gbit/s
-    per GPU, which transferred 144/8 = 18 GB/s. A network card of 400 Gbit/s transfers 36 GB/s, and
-    the NVLink of an H100 transfers up to 450 GB/s.
+    per GPU, which transferred 18 GB/s (144 Gbit/s). A network card of 400 Gbit/s transfers 36 GB/s,
+    and the NVLink of an H100 transfers up to 450 GB/s.
 
     Attributes:
         bandwidth_gb_s: Bandwidth of each GPU in one direction, in 10^9 bytes/s.

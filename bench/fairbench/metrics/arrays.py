@@ -55,7 +55,7 @@ def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
 def portions(length: Ints, most: int) -> Iterator[slice]:
     """Yield slices of consecutive rows whose ``length`` sums to at most ``most``.
 
-    A row whose ``length`` exceeds ``most`` gets a slice that contains only this row.
+    A row whose ``length`` exceeds ``most`` gets a slice of its own.
     """
     upto = np.cumsum(length)
     bounds = [0]

@@ -187,7 +187,7 @@ CLIENT_P50 = replace(client_latency(50), presence=ALWAYS)
 
 
 def chosen_metric(key: str) -> Metric | None:
-    """Return the metric of a latency percentile; None if ``key`` names no such percentile."""
+    """Return the metric of a latency percentile such as ``p90_s``; None for any other ``key``."""
     match = re.fullmatch(r"(victim_)?p([1-9][0-9]?)_(s|(?:ttft|tpot|e2el)_ms)", key)
     if match is None or (match[1] and match[3] != "s"):
         return None

@@ -63,12 +63,13 @@ class Timeline(NamedTuple):
     """A window of a run in short intervals ("cells"), with each client's service and waits.
 
     Each array has a row for each client. ``times`` are the bounds of the cells in seconds.
-    ``service`` has a column per cell, and the arrays in this list have a column per cell bound:
+    ``service`` has a column per cell. The following arrays have a column for each bound of a cell:
 
-    - ``short`` is the client's shortfall: weighted tokens due before each bound but not received.
-    - ``waited_s`` is the total waiting time, in seconds, of the client's calls before each bound.
-    - ``lasted_s`` is the total duration, in seconds, of the client's calls before each bound.
-    - ``refused`` is the number of refused calls before each bound.
+    - ``short`` is the client's shortfall: weighted tokens due before each cell bound but not
+      received.
+    - ``waited_s`` is the total waiting time (s) of the client's calls before each cell bound.
+    - ``lasted_s`` is the total duration (s) of the client's calls before each cell bound.
+    - ``refused`` is the number of the client's refused calls before each cell bound.
 
     ``request_cost`` is the mean size of each client's requests in weighted tokens.
     """
@@ -212,8 +213,8 @@ def backlogged_shares(line: Timeline) -> Floats:
     """Return each client's service while backlogged, divided by its fair share at that time.
 
     Fair shares are computed separately for each short interval (cell) of the window. Generalised
-    processor sharing would guarantee every backlogged client its fair share. The result is NaN for
-    a client that never waited.
+    processor sharing would guarantee every backlogged client its fair share. A client that never
+    waited gets NaN.
     """
     service, entitlement, held_up = line.window_shares(1)
     waiting = held_up & (entitlement > 0)

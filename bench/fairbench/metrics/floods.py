@@ -185,8 +185,8 @@ def harm_of(traffic: Traffic, floods: Sequence[Flood]) -> Harm | None:
     """Return the harm that the floods did; None if there are no floods, no waits or no harm.
 
     A request was delayed if it waited more than ``DELAYED`` times the usual wait. A client's usual
-    wait is the median of its waits before the first flood. A client with few requests before the
-    first flood gets the usual wait of all clients that do not flood.
+    wait is its median wait before the first flood of requests. A client with few earlier requests
+    has the usual wait of all clients that do not flood the server.
     """
     known = ~np.isnan(traffic.wait_s)
     if not floods or not known.any():

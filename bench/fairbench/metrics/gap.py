@@ -47,7 +47,8 @@ class Cells:
     - ``tokens`` is each client's service up to each of ``edge_s``, shape (n_clients, n_edges).
     - ``service`` is the tokens divided by the client's weight, shape (n_clients, n_edges).
     - ``waits`` marks the cells in which a client was backlogged at some instant. ``begins`` marks
-      the cells in which a backlog began. ``waits`` and ``begins`` have shape (n_cells, n_clients).
+      the cells in which a client's backlog began. ``waits`` and ``begins`` have shape (n_cells,
+      n_clients).
     """
 
     edge_s: Floats
@@ -164,7 +165,7 @@ class Places(NamedTuple):
 
 
 class Bookings(NamedTuple):
-    """Bookings: instants at which a client's service grows, one array element per booking.
+    """The bookings of service: an array element for each instant at which a client's service grows.
 
     ``place`` is an index into ``Places``, which gives the client and the time cell of a booking.
     ``at_s`` is the instant in seconds, and ``kind`` tells whether an iteration ends (END) or starts
@@ -373,10 +374,10 @@ def gap_bounds(cells: Cells, joint: Joint) -> tuple[Floats, Floats]:
 class Differences(NamedTuple):
     """Bounds on the service difference of two clients in each time cell in which both wait.
 
-    Arrays have an element for each time cell of each interval: the interval is row ``row`` of a
-    ``Joint`` table. ``begin`` has the index of each interval's first element. The service
-    difference in a cell lies between ``least`` and ``most``. ``edge`` is the service difference at
-    the start of a cell, or NaN in the first cell of an interval.
+    Each array has an element per time cell of each interval. ``row`` is the row of the cell's
+    interval in a ``Joint`` table. ``begin`` contains the index of each interval's first element.
+    The service difference in a cell lies between ``least`` and ``most``. ``edge`` is the service
+    difference at the start of a cell, or NaN in the first cell of an interval.
     """
 
     row: Ints

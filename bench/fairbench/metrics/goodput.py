@@ -301,7 +301,7 @@ def _prices(
 
 
 def padding_of(facts: Facts) -> dict[int, Padding]:
-    """Return the padding of each client of a run, by index."""
+    """Return each client's padding, by the client's index in ``facts.clients``."""
     return {index: client.padding for index, client in enumerate(facts.clients)}
 
 

@@ -152,8 +152,8 @@ def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> F
     """Return the least time of each program alone on an idle cluster, in seconds.
 
     The least time assumes that all prompt tokens but the last are cached, and that parallel calls
-    do not delay each other. A call is assumed to wait only for the shortest call at each smaller
-    depth of its program.
+    do not delay each other. A call is assumed to wait only for the shortest call of its program at
+    each smaller depth.
 
     Returns:
         The least times in seconds, shape (n_programs,). Unfinished calls take 0 s.

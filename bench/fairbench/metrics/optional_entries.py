@@ -298,7 +298,7 @@ def _of_sessions(metric: Metric) -> Metric:
 
 
 def _slowdown(percent: int) -> tuple[Metric, Metric]:
-    """Return two metrics of a slowdown percentile: for well-behaved clients and per client."""
+    """Return a percentile of session slowdown as two metrics: a mean and a value per client."""
     key, heading = f"session_slowdown_p{percent}", f"P{percent} of the slowdown of sessions"
     common = Metric(key, heading, better=LESS, undefined=NO_COHORT, of=CLIENT, digits=2,
         meaning="time in which a call of the session was in progress, divided by this time if each "

@@ -226,7 +226,7 @@ def cause_rows(causes: Sequence[Cause], requests: Requests, names: RequestNames)
 
 
 class RequestNames(NamedTuple):
-    """Names of clients, and of requests by row; a request without a name is numbered, from 1."""
+    """Names of clients, and of requests by row; requests without a name get numbers from 1."""
 
     clients: Sequence[str]
     requests: Sequence[str]

@@ -342,7 +342,7 @@ class Facts:
     - ``workers`` is the number of workers, and ``pool_tokens`` is the size of one worker's KV pool.
     - ``prefill_workers`` is the number of workers that only compute prompts, which have the lowest
       numbers; None if every worker computes both prompts and answers.
-    - ``latency`` says whether program latency or time to first token is reported.
+    - ``latency`` is the reported latency: of programs, or the time to first token.
     - ``bound`` holds the parameters of the theorem that bounds the run's service gap. If ``bound``
       is None, ``bound_unavailable`` says why no theorem applies.
     - ``fit`` is the range to which the timing profile was fitted. ``lone`` is the decode step time
@@ -418,7 +418,7 @@ class TokenGaps(NamedTuple):
 
 
 class Measurements(NamedTuple):
-    """Measurements from a live run's driver or from a log, beyond those in ``Tables``.
+    """Measurements from a live run's driver or from a log that ``Tables`` does not contain.
 
     - ``gaps_s`` are the seconds between consecutive tokens of completed requests; None if unknown.
     - ``late_ms`` is the delay of each request between its planned and its real sending time.

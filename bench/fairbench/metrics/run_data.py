@@ -368,7 +368,7 @@ class RunData:
 
     @cached_property
     def sessions(self) -> dict[str, Ranked]:
-        """Latencies (in seconds) and slowdowns of each client's recorded sessions, by name.
+        """Each client's latencies (in seconds) and slowdowns of recorded sessions, by metric name.
 
         The keys of the dict are ``session``, ``turn``, ``ttft``, ``turn_wait`` and ``slowdown``.
         The key ``gate_wait`` exists if the run has a gateway.
@@ -407,9 +407,9 @@ class RunData:
     def session_shares(self) -> dict[float, Floats]:
         """The fraction of its fair share that each session received, by window length in seconds.
 
-        The key 0 stands for the run's whole window; the value is NaN if the session's fair share is
-        less than four calls of mean size. The key ``SESSION_WINDOW_S`` stands for the lowest
-        fraction in sliding windows of this length.
+        The value under the key 0 covers the run's whole window. The value is NaN if the session's
+        fair share is less than four calls of mean size. The key ``SESSION_WINDOW_S`` stands for the
+        lowest fraction in sliding windows of this length.
         """
         run = self.of_sessions
         line = None if run is None else run.timeline

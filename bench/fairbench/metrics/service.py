@@ -178,10 +178,10 @@ class Booked(NamedTuple):
     def on_one_clock(self) -> Booked:
         """Count uncached tokens at admission if computed and admitted tokens differ too much.
 
-        A prompt may be admitted before the window's start or end and computed after it. If a
-        client's computed tokens differ from its admitted tokens by more than ``MOST_UNDER_WAY``, or
-        exceed its input tokens, the uncached tokens admitted in the window replace the computed
-        tokens.
+        A prompt may be admitted before the window's start or end and computed after it. In two
+        cases, a client's uncached tokens admitted in the window replace its computed tokens. Either
+        the computed tokens exceed the client's input tokens, or they differ from the admitted
+        tokens by more than the fraction ``MOST_UNDER_WAY``.
         """
         apart = np.abs(self.extend - self.charged) > MOST_UNDER_WAY * self.charged
         apart |= self.extend > self.input
@@ -354,7 +354,7 @@ WARN_ABOVE = 0.1  # Commands print a warning if ``outside_fit_ratio`` is above `
 
 
 def outside_fit_ratio(log: ServiceRows, fit: FitLimits | None) -> float:
-    """Return the fraction of busy time in decode steps beyond the timing profile's fitted range.
+    """Return the fraction of busy time spent in decode steps outside the profile's fitted range.
 
     The result is NaN if no worker was busy, or if the range of the profile's fit is unknown.
     """

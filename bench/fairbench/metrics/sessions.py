@@ -222,8 +222,9 @@ def _calls_of(requests: Requests, programs: Programs, horizon_s: float) -> Calls
 def _alone_s(calls: Requests, session: Ints) -> Floats:
     """Return the seconds that each call takes alone, with only the session's own prefix cached.
 
-    A call that runs alone computes only its prompt tokens beyond the longest earlier prompt and
-    answer of the session. A lone call is assumed to compute no more tokens than it did in the run.
+    The session's longest earlier prompt and its answer count as cached, so a lone call computes
+    only the prompt tokens after them. A lone call is assumed to compute no more tokens than it did
+    in the run.
     """
     context = calls.input_tokens + calls.output_tokens
     before = np.zeros(len(context), np.int64)

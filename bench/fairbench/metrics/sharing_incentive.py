@@ -65,7 +65,7 @@ class RunBeside:
         return Noted(found, "" if self._contended else NOT_CONTENDED)
 
     def incentives(self, percent: int) -> list[Noted]:
-        """Return the sharing incentive of each client, by a percentile of latency."""
+        """Return each client's sharing incentive for a latency percentile."""
         return [self._incentive(client, percent) for client in self._clients]
 
     def _incentive(self, client: ClientRow, percent: int) -> Noted:

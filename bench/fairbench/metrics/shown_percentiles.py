@@ -1,4 +1,4 @@
-"""The percentiles of latency in tables: chosen by the user, or supported by enough latencies.
+"""The choice of latency percentiles in tables: by the user, or by the number of latencies.
 
 A high percentile is mostly chance unless at least three latencies lie above it. A P99 needs 300
 latencies, and a P95 needs 60. The summary of a single run always shows the P99; if there are too
@@ -22,7 +22,7 @@ ALLOWED = "must be different whole numbers from 1 to 99 with commas between, suc
 def parse_percentiles(text: str) -> tuple[int, ...]:
     """Parse percentiles such as ``50,90,99``; return them in ascending order.
 
-    Raises UsageError for a text that is no list of percentiles.
+    Raises UsageError if ``text`` is not a list of percentiles.
     """
     # An experiment file that a user has edited may contain a number instead of a text.
     if not isinstance(text, str):

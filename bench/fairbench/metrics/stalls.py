@@ -60,8 +60,9 @@ class Rows(NamedTuple):
 class Steps(NamedTuple):
     """The stretches (periods of an unchanged batch) of one worker's log, shape (stretches,).
 
-    - ``first_s`` is the end of the first step of each stretch.
-    - ``later`` is the number of steps after the first step, and ``rest_s`` is their mean duration.
+    - ``first_s`` is the end of each stretch's first engine step, in seconds.
+    - ``later`` is the number of steps after each stretch's first step, and ``rest_s`` is their mean
+      duration in seconds.
     - ``last_s`` is the end of the last decode step before each stretch.
     - ``decodes`` marks the stretches in which sequences decode.
     """
@@ -134,7 +135,7 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """The seconds for which prompts held up the answers of each client in a run.
+    """The time in seconds for which prefills stalled the answers of each client in a run.
 
     - ``by_others_s`` is the time for which prompts of other clients held up a client's answers.
     - ``by_own_s`` is the time for which the client's own prompts held up its answers.

@@ -63,8 +63,9 @@ def layout(
 def request(more: Mapping[str, Any], **fields: Any) -> Object:
     """Return a request with fairbench's field names, and with times in seconds.
 
-    Without a TTFT, the whole answer is assumed to arrive at its end. ``more`` is the tool's record
-    of the request; its lists and objects are dropped. Fields that are not given are None.
+    Without a TTFT, the whole answer is assumed to arrive at its end. ``more`` is the request as the
+    benchmark tool recorded it; its lists and objects are dropped. Fields that are not given are
+    None.
     """
     kept = {key: value for key, value in more.items() if not isinstance(value, list | dict)}
     made = kept | dict.fromkeys((*FIELDS, *OPTIONAL)) | fields

@@ -294,8 +294,8 @@ def layout_of(
 ) -> Layout:
     """Return the named format or, without a name, the first format that fits one of the records.
 
-    ``calls`` maps the names of formats in a command to the names of layouts in this module. Raises
-    UsageError if the name of the format is unknown.
+    ``calls`` maps format names of a command to layout names of this module. Raises UsageError if
+    the name of the format is unknown.
     """
     seen = list(records)
     if name is not None:

@@ -203,7 +203,7 @@ def listed(values: Sequence[Any] | Floats) -> list[Any]:
 def read_columns(path: Path, asked: ReadOptions) -> FileColumns:
     """Return the requests of a file as columns of values.
 
-    Raises DataError for a wrong file, or UsageError for a wrong option.
+    Raises DataError if the file is invalid, and UsageError if an option is invalid.
     """
     texts, head, every = beginning(path)
     layout = layout_of(asked.layout, kinds_of([one.value for one in head]), asked.calls)

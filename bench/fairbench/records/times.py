@@ -52,8 +52,8 @@ class Times:
     """A reader for the times in a file of records.
 
     A Unix time that is too large for seconds is read as ms, us or ns, unless the user gave a unit
-    other than seconds. A duration without a unit has the unit in the start times' column name (such
-    as ``start_ms``), or else is in seconds. Raises DataError if an inferred unit implies
+    other than seconds. A duration without a unit is in the unit that the start times' column name
+    contains (as in ``start_ms``), or in seconds. Raises DataError if an inferred unit implies
     implausible times per output token.
     """
 

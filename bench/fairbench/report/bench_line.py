@@ -93,7 +93,7 @@ def check_appendable(path: Path) -> None:
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
     """Append a line to a file, either completely or not at all.
 
-    Raises UsageError if the line cannot be written.
+    Raises UsageError if writing to the file fails.
     """
     text = json.dumps(line, allow_nan=False) + "\n"
     with writing(path, "--output-file"), path.open("ab", buffering=0) as file:

@@ -132,7 +132,7 @@ class Lorenz(NamedTuple):
 def lorenz(amounts: Sequence[float], weights: Sequence[float] | None = None) -> Lorenz | None:
     """Return the Lorenz curve of amounts, or None if all amounts are 0.
 
-    A client with weight w counts as w clients that divide the client's amount equally.
+    A client with weight w counts as w clients, each with the client's amount divided by w.
     """
     amount = np.asarray(amounts, dtype=np.float64)
     weight = np.ones_like(amount) if weights is None else np.asarray(weights, dtype=np.float64)

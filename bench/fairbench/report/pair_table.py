@@ -1,4 +1,4 @@
-"""A table of two schedulers' differences: both means, the difference and the verdict."""
+"""A table that compares two schedulers: both means, the difference and the verdict."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ BROWN = Swatch(
 )
 
 SERIES = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, BLACK, VIOLET, BROWN)
-"""Styles of series; clients and unknown schedulers get the first styles first."""
+"""The styles of a figure's series, in the order in which they are assigned to clients."""
 
 SCHEDULERS = {
     "lpm": VERMILION,

@@ -424,7 +424,7 @@ def _moment(value: float | None) -> str:
 
 
 def _victims(summary: Summary) -> str:
-    """Return the well-behaved clients' latency percentiles; mark those of too few latencies."""
+    """Return well-behaved clients' latency percentiles; mark percentiles of too few latencies."""
     censored, n = set(summary.get("censored", ())), summary.get("victim_n")
     ranks = chosen_percentiles(summary) or (50, P95, P99)
     keys = {rank: f"victim_p{rank}_s" for rank in ranks}

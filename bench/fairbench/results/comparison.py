@@ -168,7 +168,7 @@ def compared_summary(
     clients lacked service under some scheduler (``contended``). The metrics
     ``sharing_incentive_p50``, ``_p95`` and ``_p99`` are those of the worst-off well-behaved client.
 
-    Rows of clients get ``entitlement_best_tok_s``, ``entitlement_best_ratio`` and
+    Each client's row gets ``entitlement_best_tok_s``, ``entitlement_best_ratio`` and
     ``sharing_incentive_*``. ``upper_bounds`` and ``censored`` list keys of upper and of lower
     bounds; ``notes`` explains nulls.
     """
@@ -278,8 +278,8 @@ class MetricContrast:
 class Contrast:
     """A comparison of a scheduler (or experiment) with the baseline.
 
-    ``left_out`` are the seeds that only one of the two experiments has. ``unlike`` are the keys,
-    besides the scheduler, in which the two experiments differ.
+    ``left_out`` are the seeds that only one of the compared experiments has. ``unlike`` are the
+    keys, besides the scheduler, in which the compared experiments differ.
     """
 
     baseline: SchedulerResults

@@ -104,7 +104,7 @@ def point_names(specs: Sequence[ExperimentSpec]) -> list[str]:
 
 
 def _told_apart(names: Sequence[str], tables: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Make equal names distinct by adding ``KEY=VALUE`` for each key in which tables differ."""
+    """Make equal names distinct: append ``KEY=VALUE`` for each key whose values differ."""
     texts = [as_toml(table) for table in tables]
     alike: dict[str, list[dict[str, str]]] = {}
     for name, row in zip(names, texts, strict=True):
@@ -146,7 +146,7 @@ FORMER: Mapping[str, Collection[str]] = {
 
 
 class SpecChanges(NamedTuple):
-    """Differences of two experiments, divided into values that the user chose and defaults."""
+    """Differences between two experiments, divided into values that the user chose and defaults."""
 
     by_choice: list[str]
     by_default: list[str]
@@ -178,7 +178,7 @@ def chosen_keys(file: Mapping[str, Any]) -> list[str]:
 def old_defaults(spec: ExperimentSpec) -> list[str]:
     """Return ``KEY OLD -> NEW`` for each default of a stored experiment that has changed since.
 
-    A stored experiment keeps the old defaults when it runs again.
+    A stored experiment keeps the old defaults when the user runs it again.
     """
     today = resolve({}, {}, file_tables(spec), new_defaults=True)
     tables = experiment_tables(spec), experiment_tables(today)
@@ -221,8 +221,8 @@ def _parts_of_key(experiment: Experiment) -> set[str]:
 def used_values(experiment: Experiment) -> dict[str, str]:
     """Return the values that determine an experiment's records: TOML texts by key, as in ``a.b``.
 
-    The result lacks the experiment's tag and descriptions. A timing profile's id is divided: the
-    key ``gpu`` contains GPU and model, and the key ``PROFILE`` contains the rest.
+    The returned values do not include the experiment's tag and descriptions. A timing profile's id
+    is divided: the key ``gpu`` contains GPU and model, and the key ``PROFILE`` contains the rest.
     """
     apart = ("tag", "settings", "workload")
     values = as_toml({k: v for k, v in experiment.items() if k not in apart})

@@ -142,7 +142,7 @@ def _lines(key: str, together: Iterable[str], named: Sequence[_Named]) -> list[S
 
 
 def _constant(key: str, lines: Sequence[SweepLine], named: Sequence[_Named]) -> list[SweepLine]:
-    """Return horizontal lines for schedulers that lack the swept parameter, per configuration."""
+    """Return horizontal lines, per configuration, for schedulers without the swept parameter."""
     places = by_place(one.cell for one in named)
     found = []
     for place in dict.fromkeys(line.place for line in lines):

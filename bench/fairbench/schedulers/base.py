@@ -73,12 +73,12 @@ class Setup:
     a worker's KV pool in tokens, or 0 if unknown. ``costs`` predicts the time of iterations.
     ``swap_token_s`` is the time in seconds to copy the KV cache of one token between GPU and CPU
     memory, or None if the engine cannot copy it. ``fleet`` reports the workers' loads, for routers
-    and gateways only. ``tenant_paths`` maps clients to their positions in the tree of tenants if
-    the clients' names do not state them (``fairbench.tenants``). ``shuffle`` shuffles a list with
-    the host's random numbers, or is None if the host has no random source. ``order`` is the local
-    scheduler that orders the router's own queue, or None. ``streamed``, for gateways only, returns
-    the number of output tokens so far of each unfinished request. ``streamed`` is None if the host
-    learns the number of output tokens only at the end of a request.
+    and gateways only. ``tenant_paths`` maps a client to its position in the tree of tenants if the
+    client's name does not contain the position (``fairbench.tenants``). ``shuffle`` shuffles a list
+    with the host's random numbers, or is None if the host has no random source. ``order`` is the
+    local scheduler that orders the router's own queue, or None. ``streamed``, for gateways only,
+    returns the number of output tokens so far of each unfinished request. ``streamed`` is None if
+    the host learns the number of output tokens only at the end of a request.
     """
 
     clients: tuple[str, ...] = ()

@@ -46,7 +46,7 @@ def params_of(names: Iterable[str], part: Callable[[str], Any]) -> PartParams:
 
 
 def param_names(params_class: type) -> list[str]:
-    """Return the names of the parameters that can be set, in the order of the part's file.
+    """Return the names of the parameters that can be set, in their order in ``params_class``.
 
     The parameters in ``constants`` no longer exist, or are inherited but not used. Users cannot set
     the parameters in ``constants``, but stored experiments may contain their values.

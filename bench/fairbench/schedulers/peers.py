@@ -22,9 +22,9 @@ Share = Annotated[FiniteFloat, Ge(0), Le(0.95)]
 class Terms(NamedTuple):
     """A limit on a client's lead in service over clients that wait at other gateways.
 
-    The limit on a lead, in tokens divided by weight, is ``ahead_tok_s`` x the seconds since the
-    last message that reported the other client. If leads had a constant limit, workers could idle
-    until the next message. Messages older than ``forget_s`` seconds are ignored.
+    A client's largest allowed lead, in tokens divided by weight, is ``ahead_tok_s`` times the
+    seconds since another router last reported the waiting client. If leads had a constant limit,
+    workers could idle until the next message. Messages older than ``forget_s`` seconds are ignored.
     """
 
     ahead_tok_s: float
@@ -53,12 +53,12 @@ class RoutersParams:
     service rate in tokens per second; with a lower value, the fleet idles between messages.
 
     A router that is silent for ``forget_s`` seconds no longer delays clients at other routers. By
-    default, ``forget_s`` is six times the sum of ``every_s`` and ``delay_s``, at least 1 s.
+    default, ``forget_s`` is 6 x (``every_s`` + ``delay_s``), but at least 1 s.
 
     ``skew`` is the ratio of a client's requests at its most used router to those at its least used
-    router. The most used router differs between successive clients with ``favourite=each``, and is
-    the same for all clients with ``favourite=one``. With ``form=sticky``, ``skew`` is the ratio of
-    the expected numbers of clients at the routers.
+    router. With ``favourite=each``, successive clients have different most used routers. With
+    ``favourite=one``, all clients have the same most used router. With ``form=sticky``, ``skew`` is
+    the ratio of the expected numbers of clients at the routers.
     """
 
     form: Literal["independent", "sticky", "exchange", "ledger"] = "independent"
@@ -394,7 +394,7 @@ class SharedCounters:
         return self.counter(client) - others
 
     def counter(self, client: str) -> float:
-        """Return the client's counter over all routers, or 0 if the client is unknown."""
+        """Return the client's counter for all routers together, or 0 for an unknown client."""
         return self._counters.get(client, 0.0)
 
     def changed(self) -> Collection[str]:

@@ -73,7 +73,7 @@ class ProgramStates(Generic[T]):
 
 
 def has_program(request: Request) -> bool:
-    """Return whether the host knows the request's program.
+    """Return whether the request's program is known.
 
     A program id of 0 or -1 means that the program is unknown.
     """

@@ -35,7 +35,7 @@ class Scan(Protocol):
         """
 
     def unskip_all(self) -> None:
-        """Offer the requests of skipped clients again, from the scan's current position on."""
+        """End all skips, so that the scan yields further requests of every client."""
 
 
 class Running(NamedTuple):

@@ -72,7 +72,7 @@ def restore(logs: Mapping[str, IntegerTable], folder: Path, clients: int) -> Non
 def _rows(batch: pa.RecordBatch, log: IntegerTable, where: str, clients: int) -> NDArray[np.int64]:
     """Return the rows of a batch of records.
 
-    Raises DataError if the batch does not fit the log.
+    Raises DataError if the batch's columns or values do not match the log.
     """
     import pyarrow as pa
 
@@ -95,7 +95,7 @@ def _rows(batch: pa.RecordBatch, log: IntegerTable, where: str, clients: int) ->
 
 
 def _range(name: str, clients: int) -> tuple[int, int]:
-    """Return the range of valid values of a column, where -1 means no time or no worker."""
+    """Return the range of valid values of a column; -1 stands for no time or no worker."""
     if name == "client":
         return 0, clients - 1
     if name == "status":

@@ -45,7 +45,7 @@ def plan_clients(
     weights: Mapping[str, float] | None = None,
     goodput: Mapping[str, str] | None = None,
 ) -> tuple[ClientPlan, ...]:
-    """Plan the clients of a run; an argument of None means the value in the workload file.
+    """Plan the clients of a run; the workload file provides values of arguments that are None.
 
     A client with twice the usual rate sends twice ``num_programs`` programs. ``request_rate`` also
     scales the rates of clients in ``others`` by the same factor.

@@ -29,9 +29,9 @@ class Disguise:
     each call gets new text. After its last call, a program sends ``keep_alive`` requests that
     contain only the padding, to keep the padding in the KV cache.
 
-    Answers are ``output_multiple`` times as long as honest answers, and later prompts contain only
-    the honest part. ``max_new_multiple`` multiplies the output limit that a request claims, which
-    is at least the real output length.
+    Answers are ``output_multiple`` times as long as honest answers, but later prompts repeat only
+    the honest part of each answer. ``max_new_multiple`` multiplies the output limit that a request
+    claims, which is at least the real output length.
     """
 
     owner: str

@@ -524,8 +524,8 @@ class WorkloadSpec(FileTable):
     def scenario(self, name: str) -> Scenario:
         """Return a scenario by name.
 
-        In scenario ``none``, every client is well-behaved. A workload that does not define ``none``
-        gets a copy of ``s1``, or of its first scenario, without heavy clients.
+        In scenario ``none``, every client is well-behaved. A workload without a scenario ``none``
+        uses a copy of scenario ``s1``, or of its first scenario, in which no client is heavy.
 
         Raises UsageError for an unknown name.
         """

@@ -52,7 +52,8 @@ def bundled_models() -> list[str]:
 def model_config(model: str) -> ModelConfig:
     """Return the configuration (``config.json``) of a model.
 
-    Raises UsageError for an unknown model, and DataError for a file that is no valid JSON object.
+    Raises UsageError for an unknown model, and DataError for a file that is not a valid JSON
+    object.
 
     Args:
         model: The name of a bundled model, the path of a ``config.json`` or of its folder, or a

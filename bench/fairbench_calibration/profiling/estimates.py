@@ -153,7 +153,7 @@ def roofline_ms(
 
 
 def _attention_s(shape: ModelShape, gpu: GPU, tp: int, it: Iterations, token_s: float) -> Column:
-    """Return the time (s) that attention takes for matrix products and for reads of the KV cache.
+    """Return the time (s) of attention: its matrix products and its reads of the KV cache.
 
     ``token_s`` is the time to read the KV cache of one token, in seconds.
     """

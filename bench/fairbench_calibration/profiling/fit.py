@@ -55,7 +55,8 @@ def drawn(count: int, rng: np.random.Generator, most_context: int = MOST_CONTEXT
     Args:
         count: Number of iterations to draw.
         rng: Random generator.
-        most_context: Largest number of context tokens of all decoding sequences in an iteration.
+        most_context: Largest sum of context lengths over the decoding sequences of an iteration, in
+            tokens.
 
     Returns:
         Iterations, with columns of shape (count,).

@@ -47,8 +47,9 @@ class FirstDifference(NamedTuple):
 class CheckedStream:
     """A random run, simulated with fairbench's model and with the engine's own code.
 
-    ``differing`` is the number of requests whose records differ. ``first`` is the first differing
-    value, or None. ``code`` describes the engine's code, as ``engine_code`` does in a summary.
+    ``differing`` is the number of requests whose records differ. ``first`` is the first value that
+    differs between model and engine code, or None. ``code`` describes the engine's code, as
+    ``engine_code`` does in a summary.
     """
 
     spec: ExperimentSpec

@@ -29,7 +29,7 @@ def prompt_of(pairs: Iterable[Iterable[Any]]) -> Prompt:
 
 
 class RealReplica(ABC):
-    """A simulated replica around the real scheduler of an engine."""
+    """A simulated replica that runs the real scheduler of an engine."""
 
     def __init__(self, parts: WorkerParts, limits: Any) -> None:
         self.index, self.clock, self.log = parts.index, parts.clock, parts.log
@@ -67,7 +67,7 @@ class RealReplica(ABC):
 
     @abstractmethod
     def _produced(self, request: Req) -> int:
-        """Return the number of output tokens that the request has at present."""
+        """Return the number of output tokens that the engine has produced for the request."""
 
     @abstractmethod
     def _start(self) -> bool:
@@ -125,7 +125,7 @@ class RealReplica(ABC):
             self.on_pass()
 
     def _await_end(self, duration_ps: int, complete: Callable[[], list[Req]]) -> None:
-        """End the iteration after ``duration_ps``; ``complete`` returns the finished requests."""
+        """End the iteration after ``duration_ps``, with the finished requests from ``complete``."""
 
         def end() -> None:
             self._finish(complete())

@@ -226,7 +226,7 @@ class SGLangHome(EngineHome):
         return tracked.request
 
     def allocated(self, req: Req) -> None:
-        """Report that a decode server gave a request memory for its prompt and first token."""
+        """Report that a decode server allocated memory for a request's prompt and first token."""
         self.admitted(req, 0)
         tracked = self._tracked[req]
         tracked.produced = max(tracked.produced, 1)

@@ -122,7 +122,7 @@ class KeptUnifiedCache(KeptTree):
 def kept_tree(policy: Any, chosen: Any, tree: Any) -> KeptTree | None:
     """Return stored prefix look-ups for SGLang, or None if its tree cannot report changes.
 
-    ``policy`` is SGLang's SchedulePolicy. ``chosen`` is the value that SGLang uses for LPM.
+    ``policy`` is SGLang's SchedulePolicy. ``chosen`` is SGLang's constant for the policy LPM.
     """
     module = import_module(POLICY_MODULE)
     thresholds = (

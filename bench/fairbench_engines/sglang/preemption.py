@@ -42,7 +42,7 @@ class Preemption:
         return state is not None and state is type(state).OTHER
 
     def take(self, req: Req) -> bool:
-        """Preempt a running request during an admission pass; return False if impossible."""
+        """Preempt a request during an admission pass; return False if it cannot be preempted."""
         adder = self._adder
         batch = None if adder is None else adder.running_batch
         if batch is None or req not in batch.reqs or req.finished():

@@ -122,7 +122,7 @@ def resolved(server_args: Any) -> Any:
 def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool = False) -> None:
     """Raise UsageError if an argument of the server is not supported.
 
-    ``measures`` says whether admission depends on measured step times.
+    ``measures`` is True if admission depends on measured step times.
     """
     for name, off in OFF.items():
         value = getattr(server_args, name, off.value)

@@ -131,7 +131,7 @@ class MirroredBlocks:
             self.residency.add_private(client, self._size)
 
     def use(self, blocks: Sequence[Theirs], request: Request) -> HashNode:
-        """Record that an admitted request uses a cached prefix; return the end of the prefix."""
+        """Record that an admitted request uses cached blocks; return the node of the last block."""
         node = self.root
         for block in map(self._mine, blocks):
             assert block.node is not None
@@ -143,7 +143,7 @@ class MirroredBlocks:
         return node
 
     def store(self, node: HashNode, hashes: Iterable[bytes], blocks: Iterable[Theirs]) -> HashNode:
-        """Store full blocks after ``node`` under their hashes; return the last block's node."""
+        """Store full blocks as a path below ``node``, a hash per block; return the last node."""
         for key, block in zip(hashes, map(self._mine, blocks), strict=True):
             child = node.children.get(key)
             if child is None:

@@ -39,7 +39,7 @@ from fairbench_load.server_facts import fetch_report, get_json, require_active, 
 
 
 def sent_names(spec: ExperimentSpec) -> Mapping[str, str]:
-    """Return the name in requests (``owner/client``) of each client that has an owner."""
+    """Map each client that has an owner to its name in requests (``owner/client``)."""
     owners = spec.workload.client_owners or {}
     clients = spec.workload.name_clients(spec.clients)
     sent = named_below({client: owners.get(client, "") for client in clients})
@@ -166,7 +166,7 @@ class LiveBackend(ABC, Generic[C]):
         """
 
     def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:
-        """Return instructions for starting the worker at each place (a machine and its GPUs).
+        """Return the instructions for starting a worker on each of ``places`` (machine and GPUs).
 
         If the user started the server, there is nothing to start, and the list is empty.
         """

@@ -86,7 +86,7 @@ def fragment_of(ids: list[int]) -> bytes:
 def words_of(segment: Segment) -> bytes:
     """Return the text of a segment: one word per token, each after a space.
 
-    If two segments have equal keys, the longer text begins with the shorter text.
+    For segments with equal keys, the shorter text is a prefix of the longer text.
     """
     stream = shake_128(segment.key.encode()).digest(segment.length)
     return "".join(f" {WORDS[byte % len(WORDS)]}" for byte in stream).encode()

@@ -43,7 +43,8 @@ class Recipe:
 
     - ``command`` returns the command line for ``ports`` free ports; the first port is for HTTP.
     - ``health`` is the page that answers with success when the server is ready.
-    - ``ready`` is a function that replaces the check of ``health``; it takes the server's URL.
+    - ``ready`` replaces the check of ``health``: a function that takes the server's URL and returns
+      whether the server is ready.
     - ``kv_events`` is the address of the server's KV cache events; ``{host}`` and ``{port}`` stand
       for the server's host and its second port.
     - ``place`` is the machine on which the server starts.

@@ -36,7 +36,7 @@ class VisitingSession(PlacedSession):
 
 
 class FairSessions(PlacementGate[VisitingSession]):
-    """A gate under which a session leaves memory after a few turns if a less served client waits.
+    """A gate that pauses a session after a few turns if a client with less service waits.
 
     Each client has a counter of its service, as in VTC ([VTC] Alg. 2). The waiting client with the
     lowest counter resumes its longest waiting session, at the session's last replica if possible,

@@ -25,7 +25,7 @@ AFTER_S = {"urgent": 15.0, "age": 15.0, "wait-cap": 8.0, "lease": 30.0}
 
 @dataclass(slots=True, eq=False)
 class LedgerSession(PlacedSession):
-    """A session whose size is the larger of two numbers of tokens (see ``count_tokens``).
+    """A session whose size is the larger of its committed and unfinished tokens (``count_tokens``).
 
     ``committed`` is the number of prompt and output tokens of the last turn that has ended.
     """

@@ -1,4 +1,4 @@
-"""The replica's part of the centralised DLPM ([DLPM] §5.1)."""
+"""The local scheduler of replicas under centralised DLPM ([DLPM] §5.1)."""
 
 from __future__ import annotations
 

@@ -31,11 +31,11 @@ class Equinox(LeastCounter):
     client's weight, and corrected by the true length when the request ends. Before counters are
     added, they are divided by the largest value of the same counter of any client.
 
-    The paper leaves some terms open, which fairbench sets as follows. A moving average of the
-    client's outputs replaces the paper's mixture of expert predictors; with ``oracle``,
-    ``max_new_tokens`` replaces the mixture. Latency and throughput follow from the predicted
-    length, at ``step_s`` per output token and ``prefill_token_s`` per uncached prompt token. Both
-    counters of a returning client are lifted, as in VTC.
+    The Equinox paper leaves some terms undefined, which fairbench defines as follows. A moving
+    average of the client's outputs replaces the paper's mixture of expert predictors; with
+    ``oracle``, ``max_new_tokens`` replaces the mixture. Latency and throughput follow from the
+    predicted length, at ``step_s`` per output token and ``prefill_token_s`` per uncached prompt
+    token. Both counters of a returning client are lifted, as in VTC.
     """
 
     name = "equinox"

@@ -60,7 +60,7 @@ class _Program:
 
 
 class Justitia(LocalScheduler):
-    """A scheduler that serves the program with the earliest virtual finish, without preemption.
+    """A scheduler that serves the program with the earliest virtual finish time; no preemption.
 
     In [Justitia], a call with p prompt and d output tokens costs the KV token-time p d + d^2 / 2.
     The cost of a program is the sum of its calls' costs, and is predicted when the first call

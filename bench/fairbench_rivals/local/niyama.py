@@ -39,9 +39,9 @@ class Niyama(LocalScheduler):
 
     ``chunks`` turns on Niyama's dynamic chunks in engines whose steps mix prompts and outputs. With
     ``chunks``, a step computes as many prompt tokens as the slack of the running requests allows.
-    Like Niyama's code, fairbench ignores the paper's hints about which request to relegate first.
-    The pass stops at the first request that does not fit into memory. A retracted request keeps its
-    place in the order of requests.
+    Like Niyama's code, fairbench ignores the paper's hints about which request to relegate first. A
+    scheduling pass stops at the first request that does not fit into memory. A retracted request
+    keeps its place in the order of requests.
     """
 
     name = "niyama"

@@ -13,7 +13,7 @@ class RandomOrder(FCFS):
     """A scheduler that shuffles the waiting queue in each pass.
 
     The rule follows ``_sort_randomly`` in SGLang's schedule_policy.py. SGLang uses Python's global
-    random stream; here, the host provides the stream (``setup.shuffle``).
+    random generator; fairbench calls ``setup.shuffle`` instead.
     """
 
     name = "random"

@@ -228,8 +228,8 @@ class CentralOrder(DLPM):
 class _OpenScan(ListScan):
     """A queue scan that ends when a worker becomes full, because the prefix matches then change.
 
-    If all workers are full, the scan still yields a request, because Algorithm 1 may grant quanta
-    to its client. If the yielded request does not fit, the scan ends.
+    If all workers are full, the scan still yields a request, because Algorithm 1 of [DLPM] may
+    grant quanta to the request's client. If the yielded request does not fit, the scan ends.
     """
 
     def __init__(self, order: list[Request], view: WaitingView, router: CentralRouter) -> None:

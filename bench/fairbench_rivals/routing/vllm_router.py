@@ -23,7 +23,7 @@ class VllmRouter(CountingRouter):
     fairbench keeps two known defects of vLLM's router. Load is ignored, so all requests go to a
     single worker if all clients share a prefix. The router never forgets a prefix. With
     ``min_match_tokens``, a request with a shorter match goes to the worker with the fewest requests
-    per second, as with ``prefix_min_match_length`` of the original router.
+    per second. The option corresponds to ``prefix_min_match_length`` of vLLM's router.
     """
 
     name = "vllm-router"

@@ -41,7 +41,7 @@ RATIOS = {"sessions": (2, 2), "judge": (2, 2), "tot": (1, 3), "long-qa": (2, 2)}
 
 
 def ratio(workload: str) -> str:
-    """Return the ratio of prefill to decode workers in a workload's runs, such as ``1:3``."""
+    """Return the ratio of prefill to decode workers in runs of ``workload``, such as ``1:3``."""
     return ":".join(map(str, RATIOS[workload]))
 
 

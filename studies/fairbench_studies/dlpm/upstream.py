@@ -16,7 +16,7 @@ class UpstreamDLPM(ReorderedDLPM):
     """A DLPM scheduler that, among clients with credit, serves the most upstream call first.
 
     A call is upstream if later calls need its output. As future work, [DLPM] §9 suggests serving
-    upstream calls first, even at the expense of prefix sharing or strict fairness. This scheduler
+    upstream calls first, even at the expense of prefix sharing or strict fairness. UpstreamDLPM
     gives up prefix sharing but not fairness, because it keeps DLPM's credits and bounds. Among
     calls of equal rank, the call with the longest cached prefix goes first.
     """
@@ -25,7 +25,7 @@ class UpstreamDLPM(ReorderedDLPM):
 
     @dataclass(frozen=True)
     class Params(DLPM.Params):
-        """The parameters of DLPM, and the rule that ranks the calls of programs (``upstream``).
+        """The parameters of DLPM, and ``upstream``, which selects the calls that are served first.
 
         ``calls_left`` prefers the program with the most remaining calls, and ``few_left`` prefers
         the program with the fewest remaining calls. ``depth`` prefers the call after the shortest

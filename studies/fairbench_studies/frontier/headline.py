@@ -41,7 +41,7 @@ class Claimed(NamedTuple):
 
     @property
     def latency_holds(self) -> bool:
-        """Whether fair-finish has a lower P99 latency over all seeds than the rival."""
+        """Whether fair-finish has a lower P99 latency over all seeds than the rival scheduler."""
         ours, rival = self.p99_s
         return ours < rival
 

@@ -62,7 +62,7 @@ class Measured(NamedTuple):
 
 
 def measured(summary: Mapping[str, Any], best_tok_s: float) -> Measured:
-    """Return a run's measures. ``best_tok_s`` is the highest service of all runs of the seed."""
+    """Return a run's measures. ``best_tok_s`` is the seed's highest service in tokens/s."""
     good = [row for row in summary["clients"] if not row["misbehaving"]]
     compared = compared_summary(summary, best_tok_s, ())
     least = compared["min_entitlement_best_ratio"]
@@ -109,7 +109,7 @@ FAIRNESS = tuple(number / 10 for number in range(11))
 
 
 def limit_curve(run: StoredRun) -> tuple[float, ...]:
-    """Return the highest possible service at each minimum fair share in ``FAIRNESS``.
+    """Return the highest possible service for each minimum fair share in ``FAIRNESS``.
 
     Each service is divided by the highest possible service without a fairness requirement. The
     result is empty if the highest possible service is unknown.

@@ -7,9 +7,10 @@ The script writes results/frontier-tuning.csv, with a row per trial. A row has t
 the programs have finished and the well-behaved clients' P95 latency, as geometric means over the
 development configurations.
 
-Among a scheduler pair's trials that finish 90% of the programs nearly as early as the pair's
-fastest trial, the rule chooses the trial with the lowest P95 latency. frozen.toml stores each
-pair's chosen trial. With a PRESET such as dlpm-paper, file names end in PRESET.
+The rule considers the trials of a scheduler pair that finish 90% of the programs nearly as early as
+the pair's fastest trial. Among these trials, the rule chooses the trial with the lowest P95
+latency. frozen.toml stores each pair's chosen trial. With a PRESET such as dlpm-paper, file names
+end in PRESET.
 """
 
 from __future__ import annotations

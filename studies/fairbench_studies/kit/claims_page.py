@@ -215,7 +215,7 @@ def write_page(
     stem: str,
     bases: Mapping[tuple[str, str], str] = MappingProxyType({}),
 ) -> list[Path]:
-    """Write the page as ``STEM.md`` and the parts of claims as ``STEM.csv``; return both paths.
+    """Write the page to ``STEM.md`` and the parts of its claims to ``STEM.csv``; return both paths.
 
     For each setting and figure, ``bases`` says on which runs the figure is based. Raises UsageError
     if a file cannot be written.

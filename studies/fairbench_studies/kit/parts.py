@@ -106,8 +106,8 @@ def rising(
 ) -> Part:
     """Judge whether each list of values in ``sides`` exceeds the previous list.
 
-    The verdict is "reversed" if the values of any list are lower than those of its predecessor.
-    ``form`` is a format string for the means over seeds, such as ``FCFS {1:.0f}, VTC {0:.0f}``.
+    The verdict is "reversed" if a list has lower values than the list before it. ``form`` is a
+    format string for the means over seeds, such as ``FCFS {1:.0f}, VTC {0:.0f}``.
     """
     pairs = [([*less], [*more]) for less, more in pairwise([[*side] for side in sides])]
     steps = [exceeds(less, more, flip, is_ratio=is_ratio) for less, more in pairs]

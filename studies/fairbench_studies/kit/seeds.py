@@ -177,7 +177,7 @@ def _value(key: str, text: str) -> Any:
 
 
 def completed_cells(sweep: str) -> tuple[str, list[SchedulerResults]]:
-    """Run a sweep's missing simulations. Return the sweep's name and the results of all runs."""
+    """Simulate missing runs of a sweep. Return the sweep's name and the results of all runs."""
     read = read_sweep(sweep)
     folder = RUNS / read.name
     with run_context(None, executor_named(LOCAL)) as context:

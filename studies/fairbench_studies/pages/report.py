@@ -16,7 +16,7 @@ SIZE = "1100,1450"
 
 
 def main(run: str, picture: str) -> None:
-    """Write the screenshot with Chromium, which must be installed."""
+    """Write a screenshot of a run's HTML report with Chromium, which must be installed."""
     with TemporaryDirectory() as folder:
         page = Path(folder, "report.html")
         page.write_text(as_html(run_page(read_run(Path(run)))), encoding="utf-8")

@@ -62,7 +62,7 @@ class Results(NamedTuple):
 
 
 def read(folder: Path, seeds: int) -> Results:
-    """Read the results of up to ``seeds`` seeds, until a run's first missing seed."""
+    """Read each experiment's results for seeds 0 to ``seeds`` - 1, up to its first missing seed."""
     there = stored(folder)
     found: dict[Key, list[Latency]] = {}
     seen: dict[str, Latency] = {}

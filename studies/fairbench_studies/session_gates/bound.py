@@ -3,8 +3,8 @@
     FAIRBENCH_DATA=FOLDER python studies session-gates-bound [SEED ...]
 
 The script simulates the runs that results/tables/session-gates-bound.csv lacks, by default for
-seeds 61 to 65, and writes a table into docs/reference/gates.md. The runs have no gate and unlimited
-KV memory, so no context is computed twice.
+seeds 61 to 65, and writes a table into docs/reference/gates.md. The simulated runs have no gate and
+unlimited KV memory, so no context is computed twice.
 """
 
 from __future__ import annotations

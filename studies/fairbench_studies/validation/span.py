@@ -1,4 +1,4 @@
-"""A limit on the length of measured runs, because the simulation of a long run takes long."""
+"""A limit on the duration of measured runs, which keeps their simulation short."""
 
 from __future__ import annotations
 

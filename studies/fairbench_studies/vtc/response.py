@@ -82,7 +82,7 @@ def _late(trace: Trace) -> list[tuple[int, float]]:
 
 
 def judge_limited_times(seeds: Seeds) -> list[Part]:
-    """Judge whether, with rising rate limits, response times approach those under FCFS."""
+    """Judge whether response times approach those under FCFS as rate limits rise."""
     lowest, *_ = names = [f"{ARENA} rpm {limit}" for limit in RPM_LIMITS]
     spread = [_spread(one, lowest) for one in seeds]
     every = [by_seed(seeds, name, "mean TTFT", _mean_s) for name in names]

@@ -39,7 +39,7 @@ class Cell(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """A table in which a row is a name followed by numbers.
+    """A table whose rows consist of a name and numbers.
 
     A row with a single cell is a heading for the rows below.
     """

@@ -69,7 +69,8 @@ LOG_ABOVE = 8.0  # The scale is logarithmic if latencies differ by more than thi
 def tradeoff_headlines(cells: Sequence[SchedulerResults]) -> Iterator[Headline]:
     """Yield a card per scheduler, with latency and throughput.
 
-    With several configurations, a card counts the configurations in which the scheduler is best.
+    If the sweep has several configurations, each card says in how many configurations its scheduler
+    is best.
     """
     places, column = compared(cells), latency_column(cells)
     tail = tail_of(cells)
@@ -305,7 +306,7 @@ def _grid_cell(value: ShownValue) -> Cell:
 
 
 def plain_row(name: str, values: Interval, columns: Sequence[Column], runs: int) -> list[Cell]:
-    """Return a table row of values over ``runs`` runs, without marks for best and worst."""
+    """Return a table row of values over ``runs`` runs; no value is marked as the best or worst."""
     return [Cell(name), *(_grid_cell(shown(values.get(one.key), one, runs)) for one in columns)]
 
 

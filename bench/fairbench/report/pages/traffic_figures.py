@@ -26,7 +26,7 @@ MOST_TIMES = 10.0
 
 
 def shown_clients(traffic: Traffic, heavy: Sequence[str]) -> list[str]:
-    """Return the clients with a colour of their own: heavy clients, then the largest clients."""
+    """Return the clients that have a colour in figures: heavy clients, then the largest clients."""
     order = np.argsort(-traffic.client_tokens, kind="stable").tolist()
     largest = [traffic.clients[code] for code in order]
     return [*heavy, *(name for name in largest if name not in heavy)][: len(SERIES)]

@@ -409,7 +409,7 @@ class Gateway(HoldsRequests):
 
     @property
     def balances(self) -> Mapping[int, Mapping[str, float]]:
-        """Return the balances of clients, by priority."""
+        """Return the balances of clients for each priority band."""
         return {band: queue.scheduler.balances() for band, queue in self._bands.items()}
 
     def enter(self, request: Request, now_s: float) -> bool:

@@ -148,7 +148,7 @@ class Concurrency(Detector):
 class Utilization(Detector):
     """A detector that decides by the workers' waiting requests and KV usage at the last poll.
 
-    The rules are those of llm-d's default, the utilization-detector (llm-d-router @96391d1). The
+    The detector follows llm-d's default, the utilization-detector (llm-d-router @96391d1). The
     cluster can take a request while the mean score of its workers is below 1. A worker's score is
     the larger of two ratios: its waiting requests divided by ``waiting``, and its KV usage divided
     by ``kv_usage``. If the last poll is older than ``stale_s`` seconds, every worker's score is 1.

@@ -40,7 +40,7 @@ class DLPM(FairScheduler):
     class Params:
         """Parameters of DLPM.
 
-        ``quantum`` is the paper's quantum Q^u in weighted tokens, for a client of weight 1.
+        ``quantum`` is the DLPM paper's quantum Q^u in weighted tokens, for a client of weight 1.
         ``no_room=stop`` ends the pass at a request that does not fit, as SGLang does;
         ``no_room=skip`` tries the next request, as Algorithm 1 does. ``refill=relaxed`` selects
         ``RelaxedTurns``, which only matters with ``no_room=skip``. ``join`` is the initial credit

@@ -9,7 +9,7 @@ from fairbench.schedulers.params import NotNegativeInt
 
 
 class LPM(LocalScheduler):
-    """Longest cached prefix first; a pass ends at the first request that does not fit in memory."""
+    """A scheduler that sorts by cached prefix length; a pass ends when a request does not fit."""
 
     name = "lpm"
     cache_aware = True

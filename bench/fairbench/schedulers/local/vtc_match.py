@@ -22,7 +22,7 @@ class MatchingVTC(VTC):
 
     @dataclass(frozen=True)
     class Params(VTC.Params):
-        """The parameters of VTC, with fixed values; ``charge=input`` also charges cached tokens."""
+        """VTC's parameters, which are fixed here; ``charge=input`` also charges cached tokens."""
 
         constants: ClassVar[tuple[str, ...]] = (
             *("charge", "lift", "sharing", "tenants", "form", "weights", "preempt"),

@@ -289,7 +289,7 @@ class Finishes:
         return min(work for work, _ in self.costs)
 
     def least(self, among: int) -> Least:
-        """Return the request's earliest finish at the workers in the non-empty set ``among``."""
+        """Return the request's earliest finish time at a worker of the non-empty set ``among``."""
         if self.bounds is not None and among.bit_count() > FEW:
             return self._of_few(among, self.bounds)
         least = Least()

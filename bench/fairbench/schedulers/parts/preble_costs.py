@@ -125,7 +125,7 @@ class LoadCost:
         return tied
 
     def _offers(self, among: int, missed: Missed) -> Iterator[tuple[int, int, int]]:
-        """Yield (load plus prefill time in us, uncached tokens, workers), least time first."""
+        """Yield the load plus prefill time (us), uncached tokens and workers, least time first."""
         prefill_us = self._times.prefill_us(missed.tokens)
         for load_us, workers in self._windows.loads.ascending(missed.workers & among):
             yield load_us + prefill_us, missed.tokens, workers
@@ -142,11 +142,11 @@ class Sent(NamedTuple):
 class Autoscaler:
     """A monitor of each prefix's queueing time at each GPU ([Preble] §3.2).
 
-    A prefix is identified by its ``key_portion``. A prefix is overloaded on a GPU if its mean
-    queueing time in the newer half of the window is at least ``factor`` times the mean in the older
-    half, as in Preble's code. If the mean in the newer half is below the time to compute the
-    prefix, a copy would cost more than it saves, so the prefix is not overloaded. The queueing time
-    is the time to the first token minus the prefill time that was estimated at dispatch.
+    A prefix is identified by its ``key_portion``. As in Preble's code, a prefix is overloaded on a
+    GPU if its mean queueing time has grown by at least a factor of ``factor`` from the older to the
+    newer half of the window. If the mean in the newer half is below the time to compute the prefix,
+    a copy would cost more than it saves, so the prefix is not overloaded. The queueing time is the
+    time to the first token minus the prefill time that was estimated at dispatch.
     """
 
     def __init__(self, factor: float, window_s: float, times: TimeModel) -> None:
@@ -194,7 +194,7 @@ class Autoscaler:
 
 
 def key_portion(end: PrebleNode) -> PrebleNode:
-    """Return the key portion of the path to ``end`` ([Preble] §A).
+    """Return the node that represents the path to ``end``: its key portion ([Preble] §A).
 
     The key portion is the deepest node of the path whose edge has more tokens than all earlier
     edges of the path together.

@@ -67,9 +67,10 @@ class PrebleNode(LocationNode):
 class PrebleTree(LocationTree[PrebleNode]):
     """A location tree that also tracks the order in which each worker evicts nodes.
 
-    Dispatches are numbered, and a dispatch marks all nodes of its prompt as used. All nodes with
-    the same last dispatch form a path. ``_ends[worker]`` maps dispatches to the deepest nodes of
-    their paths. The worker evicts the path of the oldest dispatch first, beginning with its leaf.
+    The tree numbers the dispatches, and marks all nodes of a dispatched prompt with the dispatch's
+    number. All nodes with the same last dispatch form a path. ``_ends[worker]`` maps dispatches to
+    the deepest nodes of their paths. The worker evicts the path of the oldest dispatch first,
+    beginning with its leaf.
     """
 
     def __init__(self) -> None:
@@ -107,7 +108,7 @@ class PrebleTree(LocationTree[PrebleNode]):
     def victims(
         self, worker: int, tokens: int, keep: Collection[PrebleNode]
     ) -> Iterator[tuple[PrebleNode, int]]:
-        """Yield the nodes that the worker would evict to free ``tokens``, and the tokens of each.
+        """Yield (node to evict, evicted tokens) until ``tokens`` tokens of the worker are freed.
 
         The least recently used nodes are evicted first, and leaves before their parents. The last
         node that is yielded may be evicted in part. Nodes in ``keep`` (the new request's path up to

@@ -80,7 +80,7 @@ class GpuWindow:
         return len(self._assigned) * self._decode_us
 
     def loads_below(self, node: PrebleNode) -> dict[PrebleNode, tuple[int, int]]:
-        """Return the number and load of the window's requests below each child of ``node``."""
+        """Return the number and total load of the window's requests for each child of ``node``."""
         found: dict[PrebleNode, tuple[int, int]] = {}
         for _, prefill_us, end in self._assigned:
             child = end

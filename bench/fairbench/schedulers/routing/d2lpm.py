@@ -44,16 +44,17 @@ class D2LPM(CreditExchange, PrefixRouter):
     class Params:
         """Parameters of credits, charging and the prefix tree.
 
-        ``worker_quantum`` is the paper's quantum Q^w in weighted tokens, for a client of weight 1.
-        If the quantum is only a few times the mean cost of a request, a client's credit at a worker
-        lasts for a few requests only. ``dispatch_charging`` explains ``charge`` and ``outputs``.
-        Prefix matches of fewer than ``min_match_tokens`` tokens are ignored, such as a system
-        prompt that all clients share. With ``insert_on_finish``, a finished request's prompt and
-        output are added to the prefix tree, so that the next turn of a conversation matches.
-        Algorithm 2 of [DLPM] adds only prompts to the tree (line 18). ``tenants=tree`` keeps
-        credits at every level of ``org/team/user``. ``max_tree_nodes`` is the maximum size of the
-        prefix tree in nodes, a million by default. ``weights`` of clients override the experiment's
-        weights. ``Filling`` explains ``fill_below``, which None and 0 turn off.
+        ``worker_quantum`` is the quantum Q^w of [DLPM] in weighted tokens, for a client of weight
+        1. If the quantum is only a few times the mean cost of a request, a client's credit at a
+        worker lasts for a few requests only. See ``dispatch_charging`` for the parameters
+        ``charge`` and ``outputs``. Prefix matches of fewer than ``min_match_tokens`` tokens are
+        ignored, such as a system prompt that all clients share. With ``insert_on_finish``, a
+        finished request's prompt and output are added to the prefix tree, so that the next turn of
+        a conversation matches. Algorithm 2 of [DLPM] adds only prompts to the tree (line 18).
+        ``tenants=tree`` keeps credits at every level of ``org/team/user``. ``max_tree_nodes`` is
+        the maximum size of the prefix tree in nodes, a million by default. ``weights`` of clients
+        override the experiment's weights. ``Filling`` explains ``fill_below``, which None and 0
+        turn off.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("extend_weight",)

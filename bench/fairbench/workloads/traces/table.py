@@ -105,8 +105,8 @@ def _covering(ids: list[int], wanted: int) -> list[int]:
     """Shorten or extend the list of a prompt's block ids to ``wanted`` ids.
 
     Surplus ids before the last id are dropped, and missing ids are derived from the last id. A list
-    with fewer than half of ``wanted`` ids is returned unchanged, because the log has probably
-    shortened the prompt.
+    with fewer than half of ``wanted`` block ids is returned unchanged, because the log has probably
+    cut the prompt.
     """
     if wanted > 2 * len(ids):
         return ids

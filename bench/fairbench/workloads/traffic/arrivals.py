@@ -177,7 +177,7 @@ class Gamma(TrafficKind):
         return self.arrivals(rates, load._replace(num_programs=count))
 
     def arrivals(self, rates: tuple[Rate, ...], load: TrafficLoad) -> GammaArrivals:
-        """Return arrivals at ``rates``, which replace the rate in ``load``."""
+        """Return Gamma arrivals at ``rates``; the rate in ``load`` is ignored."""
         return GammaArrivals(rates, load.burstiness, load.num_programs, load.until_s)
 
 

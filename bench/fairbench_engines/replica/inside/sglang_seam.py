@@ -255,7 +255,7 @@ def hierarchical_cache(params: Any) -> Any:
 
 
 def ratio_tracker(sgl: Any) -> Any:
-    """Return SGLang's ``NewTokenRatioTracker``, in any supported release."""
+    """Return SGLang's ``NewTokenRatioTracker`` for any supported release of SGLang."""
     tracker = sgl.scheduler.NewTokenRatioTracker
     if hasattr(tracker, "from_config"):
         return tracker.from_config()

@@ -51,7 +51,7 @@ class CentralDLPM:
         self.scheduler.on_finish(request)
 
     def update(self, worker: int, delta: TreeDelta) -> None:
-        """Apply the cache changes that a worker reported to the copy of its prefix tree."""
+        """Update the copy of a worker's prefix tree with cache changes that the worker reported."""
         tree = self._trees[worker]
         for prefix, tokens in delta.evicted:
             tree.evict(prefix, tokens, 0)

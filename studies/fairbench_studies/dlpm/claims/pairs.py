@@ -81,7 +81,7 @@ def tally(measure: Measure, at: Mapping[Any, At]) -> Tally:
 
 
 def _reading(summary: Summary, metric: str) -> Value:
-    """Return a metric of a run; the length of an unfinished run is a lower bound."""
+    """Return a metric of a run, or a lower bound for the length of an unfinished run."""
     value = value_of(summary, metric)
     unfinished = metric == LENGTH and summary["unfinished"]
     if unfinished or (metric == MAKESPAN and value.raw is None):

@@ -1,4 +1,4 @@
-"""Verdicts under other readings of the paper, for the column "holds under" of the claims table.
+"""Verdicts under other readings of the DLPM paper, for the claims table's column "holds under".
 
 A reading is an interpretation of an unclear point of the paper, and changes one setting.
 ``seeds/readings.csv`` has runs of figure 7 on four replicas, with default and with changed

@@ -137,7 +137,7 @@ def tpot_p50_ms(run: ServingRun) -> float:
 def off_target(pair: Pair, percent: float) -> bool:
     """Return whether a simulated value misses its target.
 
-    A simulated value never misses a target if the measured value is undefined.
+    If the measured value is undefined, no simulated value misses the target.
     """
     return pair.measured == pair.measured and not pair.within(percent)
 
@@ -182,7 +182,7 @@ def _ttft(group: str, simulated: ServingRun, measured: ServingRun) -> TTFT:
 
 
 def _windows(simulated: ServingRun, measured: ServingRun) -> tuple[Window, ...]:
-    """Return the window from the warm-up's end to the last arrival, and slices of this window."""
+    """Return the window from the warm-up's end to the last arrival, and its time slices."""
     found = windows(trace_of(simulated), trace_of(measured), WEIGHTS)
     names = clients_of(measured)
     return tuple(replace(window, names=names) for window in found)

@@ -54,10 +54,10 @@ def with_host_cost(profile: TimingProfile, policy: str) -> TimingProfile:
 def profile_of(gpu: str, model: str, tp: int, engine: str) -> TimingProfile:
     """Return the measured profile of the GPU, or else a profile of the engine from operator tables.
 
-    The measured profile of the A100 is for SGLang and vLLM; that of the H100 is only for SGLang. A
-    profile from operator tables gets the measured time for HTTP and the tokenizer, because this
-    time does not depend on the GPU. Profiles for vLLM add ``VLLM_REQUEST_MS`` of server time to
-    each request. Raises DataError if no profile fits GPU and model.
+    The measured profile of the A100 is for SGLang and vLLM; that of the H100 is only for SGLang.
+    The time for HTTP and the tokenizer does not depend on the GPU, so a profile from operator
+    tables uses the measured time. Profiles for vLLM add ``VLLM_REQUEST_MS`` of server time to each
+    request. Raises DataError if no profile fits GPU and model.
     """
     place = f"{gpu_name(gpu)}/{canonical_model(model, model_names())}/tp{tp}/"
     measured = load_profile(MEASURED)

@@ -1,4 +1,4 @@
-"""Simulated and measured serving runs as a text table of at most ``MAX_WIDTH`` columns."""
+"""Simulated and measured serving runs as a text table of at most ``MAX_WIDTH`` characters."""
 
 from __future__ import annotations
 

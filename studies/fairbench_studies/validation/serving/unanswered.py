@@ -1,8 +1,8 @@
 """Requests that were sent in a measured run but are missing in its record.
 
-Some load generators record only the requests that were answered before the run ended. The
-unanswered requests also used the server, so a replay without them is too fast. If clients take
-turns at equal intervals, turns without a record are requests that were sent and not answered.
+Some load generators record only the requests that were answered before the run ended. A replay
+without the unanswered requests has too little load, because they also used the server. If clients
+take turns at equal intervals, turns without a record are requests that were sent and not answered.
 """
 
 from __future__ import annotations

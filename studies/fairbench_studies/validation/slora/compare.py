@@ -64,7 +64,7 @@ class RunComparison:
 
     @property
     def misses(self) -> list[str]:
-        """Texts that name each metric whose simulation error is too large, with this error."""
+        """A text for each metric whose simulation error is too large, with the error."""
         return list(_misses(self))
 
     def columns(self) -> Iterator[tuple[str, Pair]]:
