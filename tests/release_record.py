@@ -62,8 +62,8 @@ requests |
 | before 0.5.22 | the prefix tree stores the recomputed prompt and outputs of a retracted request \
 as one node, and splits the node when the request finishes (before 0.5.20: never) |
 
-Since SGLang 0.5.22, a request with `ignore_eos` reserves memory for all its output tokens. In the
-simulator, `engine.full_reservation` makes every request reserve memory for all output tokens.
+Since SGLang 0.5.22, a request with `ignore_eos` reserves memory for all its output tokens. With
+`engine.full_reservation`, the simulator reserves memory for all output tokens of every request.
 
 The SGLang plugin keeps prefix matches between scheduling passes, for both of SGLang's prefix caches
 (`RadixCache` and `UnifiedRadixCache`). With `UnifiedRadixCache` (a tree in Python), the plugin's
@@ -178,9 +178,9 @@ client. A client that floods every rank therefore receives no more than its shar
 - *Bound.* While two clients wait at all N ranks, their service differs by at most N times the bound
   of one rank (DLPM Theorem 5.1), plus twice the charges of other ranks that a rank has not read
   yet.
-- *Work conservation.* No rank idles in favour of a client that waits at another rank. A client that
-  waits at only one rank cannot receive more service than this rank provides. At each rank, clients
-  that received less service from the whole server go first.
+- *Work conservation.* A rank with waiting requests never idles, even if clients at other ranks have
+  received less service. A client that waits at only one rank cannot receive more service than this
+  rank provides. At each rank, clients that received less service from the whole server go first.
 - *Schedulers.* `vtc`, `dlpm` and their variants share accounts between ranks. Ranks exchange
   nothing under `fcfs`, `lpm`, `edf` and other schedulers that do not count clients' service. On a
   server with several ranks, the plugin refuses `rpm`, `equinox` and `tenants=tree`, because ranks
