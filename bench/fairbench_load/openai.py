@@ -466,7 +466,7 @@ class StreamJudge:
             found = found._replace(output=False, texts=() if repeats else found.texts)
         if found.ended and found.answer is not None:
             self.ended = True
-            # An end without a choice index is recorded for choice 0.
+            # If an event ends an answer without naming a choice, choice 0 counts as ended.
             self._ends |= {
                 choice.index if isinstance(choice.index, int) else 0
                 for choice in found.answer.choices or ()
