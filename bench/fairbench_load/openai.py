@@ -635,7 +635,7 @@ def _texts(value: Any) -> Iterator[Piece]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list) and all(isinstance(part, dict) for part in value):
-        for part in value:  # The result of a tool call may be a list of parts, like a message.
+        for part in value:  # A tool result may be a list of content parts, as in a message.
             for name, content in part.items():
                 if name in _MEDIA or (name == "source" and part.get("type") == "image"):
                     yield media_of(content)
