@@ -25,7 +25,7 @@ from fairbench.metrics.records import (
 )
 from fairbench.metrics.waiting import waits
 
-# The third-highest pace of an answer counts as the fastest pace of a run, because an answer that
+# To find the fastest pace of a run, the two fastest answers are ignored, because an answer that
 # stalled and then delivered many tokens at once can look faster than the engine.
 FASTEST = 3
 # The pace of tokens is measured on answers of at least ``MANY_TOKENS`` tokens, because rounding

@@ -229,7 +229,7 @@ class Changes:
         return found[::-1]
 
 
-# keys of two sums of a client in ``SharedCredit``: rounds of quanta, and waived credit
+# keys of a client's two sums in ``SharedCredit``: rounds of quanta, and waived credit
 ROUNDS, WAIVED = 0, 1
 
 
