@@ -36,8 +36,8 @@ def attack(
         list[Path] | None,
         typer.Argument(
             metavar="[NAME|FILE.toml ...]",
-            help=f"Attacks to measure: files, or names ({', '.join(KNOWN)}). Without attacks, the "
-            "command searches for new attacks.",
+            help=f"Attacks to measure: files, or names ({', '.join(KNOWN)}). If no attack is "
+            "named, the command searches for new attacks.",
         ),
     ] = None,
     num_runs: Annotated[

@@ -18,7 +18,7 @@ from fairbench.schedulers.views import (
     client_load,
 )
 
-# If more than ``MAX_CLASSES`` classes exist, classes without requests are deleted.
+# If more than ``MAX_CLASSES`` priority classes exist, classes without requests are deleted.
 MAX_CLASSES = 64
 
 

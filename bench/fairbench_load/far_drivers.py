@@ -175,7 +175,7 @@ class RemoteCrew:
                 for number, (pipe, place) in enumerate(zip(pipes, self.places, strict=True))
             ]
             for driver in drivers:
-                # A dead driver is noticed at the next read from its connection.
+                # Ignore a dead driver here: the next read from its connection reports the error.
                 with suppress(OSError):
                     driver.pipe.send(self.sent_files)
             yield drivers

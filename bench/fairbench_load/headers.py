@@ -106,7 +106,7 @@ def tagged(client: str, due: Due, now_s: float) -> str:
         "" if span_s is None else f"{round(max(-_MOST_MS, min(span_s * 1000, _MOST_MS)))}"
         for span_s in (*ends, due.token_every_s)
     ]
-    # Clients' names that end like a tag get a tag, so that ``untagged`` returns the whole name.
+    # A name that already ends like a tag gets an empty tag, so that ``untagged`` keeps the name.
     return f"{client};due={','.join(left)}" if any(left) or _TAGGED.fullmatch(client) else client
 
 

@@ -126,7 +126,7 @@ def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
                 if theirs.get(key) != value:
                     raise UsageError(
                         f"{key} is {theirs.get(key)} on {name}, but {value} {where}; install the "
-                        "same version on both, because servers would differ otherwise"
+                        "same version on both machines, because servers would differ otherwise"
                     )
 
 

@@ -467,7 +467,7 @@ class StreamJudge:
             found = found._replace(output=False, texts=() if repeats else found.texts)
         if found.ended and found.answer is not None:
             self.ended = True
-            # An end without a choice index is recorded for choice 0.
+            # If an event ends an answer without naming a choice, choice 0 counts as ended.
             self._ends |= {
                 choice.index if isinstance(choice.index, int) else 0
                 for choice in found.answer.choices or ()
@@ -636,7 +636,7 @@ def _texts(value: Any) -> Iterator[Piece]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list) and all(isinstance(part, dict) for part in value):
-        for part in value:  # The result of a tool call may be a list of parts, like a message.
+        for part in value:  # A tool result may be a list of content parts, as in a message.
             for name, content in part.items():
                 if name in _MEDIA or (name == "source" and part.get("type") == "image"):
                     yield media_of(content)

@@ -84,7 +84,7 @@ class SentFiles:
             if (ours := self.environment.get(key)) != theirs:
                 raise UsageError(
                     f"{key} is {theirs} on node {node}, but {ours} on this machine; install the "
-                    "same version on both, because results would differ otherwise"
+                    "same version on both machines, because results would differ otherwise"
                 )
         for name, expected in self.fixed.items():
             if not Path(name).is_file() or digest(Path(name), name) != expected:

@@ -36,7 +36,7 @@ Temperature = Annotated[float, msgspec.Meta(ge=0, le=100)]
 # In half precision, a top_p far below 1e-6 would become 0, which engines reject.
 TopP = Annotated[float, msgspec.Meta(ge=1e-6, le=1)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-# range of a penalty in OpenAI's API, SGLang and vLLM
+# range of frequency and presence penalties in OpenAI's API, SGLang and vLLM
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 # A logprob_start_len of -1 means in SGLang that no prompt token gets log-probabilities.
 LogprobStart = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]

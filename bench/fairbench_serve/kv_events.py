@@ -328,7 +328,7 @@ class Subscriber:
             self._overtaken_s = -inf
 
     async def _repair(self, context: zmq.asyncio.Context, end: int) -> None:
-        # Another task may have applied the missing messages already.
+        # Another task may have applied the missing messages while this task waited for the lock.
         if end <= self._next:
             return
         self.gaps += 1

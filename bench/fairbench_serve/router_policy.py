@@ -59,8 +59,8 @@ class RouterPolicy:
         # Build a router that is not used, so that invalid settings are reported at the start.
         if self._make(1).holds:
             raise UsageError(
-                f"router {router}: not supported in another project's router, because it queues "
-                f"requests; choose {DEFAULT_ROUTER} or another router that does not queue"
+                f"router {router}: a router that queues requests cannot run inside another "
+                f"project's router; choose {DEFAULT_ROUTER} or another router that does not queue"
             )
         self._weights = checked_weights(weights or {})
         self._answer_tokens, self._now_s = answer_tokens, now_s

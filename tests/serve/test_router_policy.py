@@ -105,7 +105,7 @@ def test_a_wrong_environment_ends_the_launch_with_one_line(environment, says):
 def test_a_router_that_queues_requests_is_refused(monkeypatch):
     monkeypatch.setattr("fairbench.schedulers.routing.least_loaded.LeastLoaded.holds", True)
     with pytest.raises(
-        UsageError, match=r"router least-loaded: not supported .* because it queues requests"
+        UsageError, match=r"least-loaded: a router that queues requests cannot run inside"
     ):
         policy_from({"FAIRBENCH_ROUTER": "least-loaded"})
 

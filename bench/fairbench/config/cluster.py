@@ -166,7 +166,7 @@ def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | 
         policy = draft[EVICTION]
         if not isinstance(policy, str):
             raise UsageError(f"{EVICTION} = {policy!r}: must be a string")
-        if draft.get(ENGINE_CODE) is None:  # An engine's own code has eviction policies of its own.
+        if draft.get(ENGINE_CODE) is None:  # An engine's code may define other eviction policies.
             registry.eviction_class(policy)
 
 

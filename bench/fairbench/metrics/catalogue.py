@@ -14,7 +14,7 @@ from fairbench.metrics.entries import METRICS, chosen_metric
 from fairbench.metrics.metric import DIGITS, Column, Display, Metric, Needs, Shown
 from fairbench.metrics.shown_percentiles import P99
 
-# ``SOMETIMES`` lists the first words in the keys of metrics that many runs do not have.
+# ``SOMETIMES`` lists the beginnings of the keys of metrics that many runs lack.
 SOMETIMES = (
     *("weight", "goodput", "demoted", "gpu", "tree", "useful", "residency", "min_share_", "limit_"),
     *("max_turn_wait", "victim_session", "min_session"),

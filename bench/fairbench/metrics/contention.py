@@ -25,8 +25,8 @@ from fairbench.metrics.records import (
 )
 from fairbench.metrics.waiting import waits
 
-# The third-fastest answer defines the fastest pace of a run, because an answer that stalled and
-# then delivered many tokens at once can look faster than the engine.
+# To find the fastest pace of a run, the two fastest answers are ignored, because an answer that
+# stalled and then delivered many tokens at once can look faster than the engine.
 FASTEST = 3
 # The pace of tokens is measured on answers of at least ``MANY_TOKENS`` tokens, because rounding
 # distorts the pace of shorter answers.
@@ -236,8 +236,8 @@ def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
     """Return the intervals in which calls were queued, and in which they were in progress."""
     horizon_s = facts.horizon_s
     columns = requests.to_columns()
-    columns.pop("routed_s", None)  # Count waits at router and worker as one wait.
-    # A call that no worker has received is waiting, too, and is counted at worker 0.
+    columns.pop("routed_s", None)  # Waits at the router and at a worker are one wait.
+    # A call that no worker has received yet counts as waiting at worker 0.
     columns["worker"] = np.maximum(0, requests.worker)
     queued = waits(Requests.from_columns(columns), horizon_s)
     calls = requests.take(requests.status != REFUSED)

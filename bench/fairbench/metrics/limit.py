@@ -164,7 +164,7 @@ def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> F
     program, depth = program[served], requests.depth[served]
     order = np.lexsort((calls_s, depth, program))
     program, depth, calls_s = program[order], depth[order], calls_s[order]
-    first = np.ones(len(order), np.bool_)  # The mask marks the shortest call at each depth.
+    first = np.ones(len(order), np.bool_)  # marks the shortest call at each depth of a program
     first[1:] = (program[1:] != program[:-1]) | (depth[1:] != depth[:-1])
     shortest_s = np.cumsum(np.where(first, calls_s, 0.0))
     level = np.cumsum(first) - 1

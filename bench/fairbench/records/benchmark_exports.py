@@ -101,7 +101,7 @@ def scaled(value: Any, factor: float) -> Any:
 UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "sec": 1.0, "s": 1.0}
 START = "request_start_ns"
 TIMES = ("time_to_first_token", "request_latency")
-# ``COUNTS`` lists, for each token count, the metrics that may contain it, the most exact first.
+# ``COUNTS`` maps each token count to the metrics from which it can be read, most exact first.
 COUNTS = {
     "input_sequence_length": ("input_sequence_length", "error_isl"),
     "output_sequence_length": ("output_sequence_length", "output_token_count"),

@@ -121,7 +121,7 @@ SINCE_1970_S = 10**9
 def _is_mooncake(first: Record) -> bool:
     at = first.get("timestamp")
     dated = isinstance(at, int | float) and SINCE_1970_S <= at < 100 * SINCE_1970_S
-    # Later turns of a session may state a delay after the previous answer instead of a time.
+    # Later turns of a session may state a delay after the previous answer, and no arrival time.
     timed = "timestamp" in first or ("session_id" in first and "time" not in first)
     named = {"input_length", "output_length", "hash_ids"} <= first.keys()
     return timed and named and not dated and not FOREIGN & first.keys()

@@ -59,9 +59,9 @@ class Times:
 
     def __init__(self, columns: FileColumns, unit: str | None, output_tokens: Floats) -> None:
         self._columns, self._asked, self._output = columns, unit, output_tokens
-        # ``_stated`` is the time unit that the name of the start-time column contains, or None.
+        # ``_stated`` is the time unit in the name of the start-time column, or None.
         self._stated: str | None = None
-        # ``_guessed`` is the time unit inferred from the size of the start times, or None.
+        # ``_guessed`` is the time unit that the size of the start times suggests, or None.
         self._guessed: str | None = None
         self.said, self.zone = "", "UTC"
         self._comma = _has_decimal_comma(columns)

@@ -77,7 +77,7 @@ LEAST = 1e-9  # Smaller values are rounding errors of a sum that should be 0.
 # If more than this fraction of requests arrive at the same time as another request, the workload
 # table has a line "batches".
 BATCHED = 0.05
-NAME_WIDTH = 24  # Longer names of clients are cut in the table of a workload.
+NAME_WIDTH = 24  # Longer client names are shortened in the table of a workload.
 SHOWN = 20
 
 

@@ -66,7 +66,7 @@ def _central(angle: float, degrees: int) -> float:
     return (angle + sin(angle) * total) * 2 / pi if odd else sin(angle) * total
 
 
-INTERVALS_FILE = "intervals.json"  # The directory of repeated runs contains this file.
+INTERVALS_FILE = "intervals.json"  # file with 95% intervals, in the directory of repeated runs
 LEVEL = 0.95
 METHOD = "mean and 95% interval (Student's t)"
 

@@ -100,7 +100,7 @@ def renamed_to_fresh(hidden: Path, wanted: Path) -> Path:
             try:
                 return hidden.rename(target)
             except OSError:
-                # Another run may have created a directory of this name.
+                # Another run may have created a directory of this name in the meantime.
                 if not target.exists():
                     raise
     raise AssertionError("names never end")

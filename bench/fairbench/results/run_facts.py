@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fairbench.engine.contract import EngineContract
 
 
-SESSION = "session"  # Recorded sessions are programs of this kind.
+SESSION = "session"  # kind of a program that replays a recorded session
 
 
 def run_facts(
@@ -265,7 +265,7 @@ def cluster_bound(
 
 SomeTable = TypeVar("SomeTable", bound=records.Table)
 MAX_COUNT = 2**53
-# Worker numbers are limited because some metrics are lists with one entry per number.
+# Worker numbers are limited because some metrics are lists with one entry per worker number.
 MAX_WORKER = 2**16 - 1
 RANGES = {  # allowed range of values in each integer column
     "worker": (-1, MAX_WORKER),

@@ -229,7 +229,7 @@ class Changes:
         return found[::-1]
 
 
-# keys in ``raised`` for a client's rounds of quanta and its waived credit (``SharedCredit``)
+# keys of a client's two sums in ``SharedCredit``: rounds of quanta, and waived credit
 ROUNDS, WAIVED = 0, 1
 
 
@@ -430,9 +430,9 @@ class SharedCounters:
                 self.raised[client] = self.raised.get(client, 0.0) + more
                 self._counters[client] = self.counter(client) + more
         if served := [client for client, of in charged.items() if of.get(place, 0.0) > 0]:
-            # If a client arrives at an empty queue, VTC lifts the client's counter to the counter
-            # of the client ``last_left``. Without a lift, only the arriving client would be served
-            # until it had caught up.
+            # If a client arrives at an empty queue, its counter rises to the counter of
+            # ``last_left``. Otherwise, the scheduler would serve only the arriving client until its
+            # counter had caught up.
             self._account.last_left = min(served, key=self.counter)
         for client in waiting:
             self._counters.set_heard(client, self.counter(client))

@@ -96,8 +96,7 @@ def _row(
     for spec in specs:
         simulation = Simulation(spec, (plan,), source, slowdown=parts)
         simulation.run(interrupted=interrupted)
-        # Metrics use the time window of the shared run, which ends with the last arrival of any
-        # client.
+        # Metrics use the time window of the run with all clients, which ends with the last arrival.
         simulation.cluster.last_arrival_ps = last_ps
         simulation.cluster.settle()
         facts = simulation.facts()

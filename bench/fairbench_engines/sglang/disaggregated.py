@@ -78,7 +78,7 @@ class Disaggregation:
         self.home.discover(waiting, now_s)
         self.home.batch.show_batch(queue.scheduler.running_batch, queue.scheduler)
         rest = {one.req.rid for one in queue.queue} - ready.keys()
-        # ``pop_preallocated`` also gets requests that are not ready, and drops those that failed.
+        # Call ``pop_preallocated`` for requests that are not ready, so that it drops failed ones.
         allocated, failed = original(queue, rids_to_check=rest)
         held = queue.transfer_queue.queue
         before = len(held)

@@ -68,6 +68,6 @@ class MatchOrderHooks:
 
     def match(self, req: Req) -> int:
         """Return a request's number of cached tokens; its last token never counts as cached."""
-        # SGLang calls this function before each attempt to admit a request.
+        # SGLang calls ``init_next_round_input`` before each attempt to admit a request.
         req.init_next_round_input(self._policy.tree_cache, cow_mamba=False)
         return cached_len(req)

@@ -277,7 +277,8 @@ class VLLMHome(EngineHome):
             return
         theirs = popped.theirs
         if theirs.status.name in ADMITTED:
-            # If a KV connector loads a whole prompt, vLLM computes its last token again.
+            # If a KV connector loads a whole prompt, vLLM computes the prompt's last
+            # token again.
             self._admit(popped, max(theirs.num_tokens - theirs.num_computed_tokens, 1))
             if self._shares is not None:
                 self._prefilling[popped] = None

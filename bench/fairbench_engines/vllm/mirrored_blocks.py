@@ -15,7 +15,7 @@ from fairbench.engine.client_cache import Claims
 from fairbench.schedulers.eviction.policies import Access, EvictionPolicy
 from fairbench_engines.mirrored_cache import OTHERS, LiveMemoryLog
 
-Theirs = Any  # vLLM's block
+Theirs = Any  # the type of vLLM's blocks
 
 
 class MirroredBlock:

@@ -27,7 +27,7 @@ def register() -> None:
     from vllm.engine.arg_utils import EngineArgs
 
     original = EngineArgs.create_engine_config
-    # vLLM loads the plugin twice in a process, but ``checked`` is installed only once.
+    # vLLM loads the plugin twice in a process, but ``checked`` must be installed only once.
     if original.__module__ == __name__:
         return
 

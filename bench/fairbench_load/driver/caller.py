@@ -142,7 +142,7 @@ class Caller:
         arrives.
         """
         most, least = call.limits(self.target.lengths)
-        # The user's ``min_tokens`` in ``extra_body`` replaces the minimum length of the call.
+        # The user's ``min_tokens`` in ``extra_body`` replaces the call's minimum output length.
         if "min_tokens" in self.target.extra_body:
             least = None
         attempt = Attempt(next(self.ids), call, most, least, self._stream())

@@ -27,7 +27,7 @@ PROBE_BYTES = 2**16  # number of bytes written to test whether a disk is full
 TELL_S = 30.0  # seconds between two log lines about servers that are not ready yet
 MAX_STARTS = 5  # maximum number of starts of a server if its port is already in use
 LOOK_S = 0.5  # seconds between two searches for servers that have ended
-FIRST_PAUSE_S = 1.0  # seconds from the first end of a server to its restart
+FIRST_PAUSE_S = 1.0  # seconds before the first restart of a server that has ended
 # The pause before a restart doubles each time the server ends, up to 60 s.
 LONGEST_PAUSE_S = 60.0
 # If a server has run for 60 s, the pause before its next restart is again ``FIRST_PAUSE_S``.

@@ -79,7 +79,7 @@ def arrays_of(
     made["output_tokens"] = np.where(uncounted, 0.0, made["output_tokens"])
     tokenless = ~np.isnan(last) & ~(made["output_tokens"] > 0)
     first = np.where(tokenless & np.isnan(first), last, first)
-    # A log may contain both streamed answers and answers that arrived at once.
+    # A log may contain both streamed and non-streamed answers.
     if np.isfinite(first).any():
         whole = np.isnan(first) & ~np.isnan(last)
         first = np.where(whole, last, first)

@@ -96,7 +96,7 @@ class ExFairS(FlowPolicy):
         # one entry for each queued request, in the order of the queue
         self._places: list[Place] = []
         self._queued: set[Request] = set()
-        # each client's answers in the current round
+        # totals of each client's answers in the current round
         self._answered: dict[str, RoundTally] = {}
         self._round_ends_s: float | None = None
 

@@ -18,7 +18,7 @@ from fairbench_rivals.gateway.pausing_gate import (
 )
 
 HALF_LIFE_S = 1.0
-# seconds between two tests for free memory while turns wait
+# seconds between two checks for free memory while requests of paused sessions wait
 POLL_S = 1.0
 AFTER_S = {"urgent": 15.0, "age": 15.0, "wait-cap": 8.0, "lease": 30.0}
 

@@ -19,11 +19,11 @@ from fairbench.schedulers.views import ListScan, ListView, Room
 
 # The cost of a decision was measured for figure 4, with 8 replicas and 200 queued requests
 # (docs/appendix/figures.md): 2.45 ms for messages, and 3.22 ms for matching and sorting 1,600 pairs
-# of a request and a replica. A decision of ``central-dlpm`` takes 39% as long as a decode step of
-# 25 requests; the DLPM paper (§5.1) reports 40%. seconds that a decision takes for messages to one
-# of the 8 measured replicas
+# of a request and a replica. A central decision takes 39% as long as a decode step of 25 requests;
+# the DLPM paper (§5.1) reports 40%.
+# seconds per decision for messages to one replica, measured with 8 replicas
 MESSAGES_S = 2.45e-3 / 8
-# seconds that a decision takes to match and sort one pair of a queued request and a replica
+# seconds per decision for matching and sorting one pair of a queued request and a replica
 PAIR_S = 3.22e-3 / (8 * 200)
 
 

@@ -15,7 +15,7 @@ from fairbench.results.run_facts import read_tables
 from fairbench.results.store import StoredRun
 from fairbench_studies.kit.leads import ServiceHistory, largest_lead
 
-THEOREM = "VTC Theorem 4.4"  # theorem that bounds the service gap by 2U in a run under VTC
+THEOREM = "VTC Theorem 4.4"  # theorem that bounds the service gap of a run under VTC
 
 
 class Extremes(NamedTuple):

@@ -18,7 +18,7 @@ from fairbench_studies.vtc.store import Results, Seeds
 # ``DRASTIC_S`` is assumed for a "drastic increase" of the time to first token, because the paper
 # gives no number.
 DRASTIC_S = 30.0
-MEDIUM = 2  # number of plotted clients with a medium number of requests, which come first
+MEDIUM = 2  # The first two plotted clients have a medium number of requests.
 PAPER_OUTPUT = {"rpm 5": 224, "rpm 20": 450, "vtc": 500}
 
 

@@ -123,8 +123,8 @@ class Counters(Account):
         if self.books_late and not (self.weights or self.shares):
             self.decoded.count_steps(steps, running)
         else:
-            # Charges that are fractions are added immediately, because the order of additions
-            # changes their sum.
+            # Fractional charges are added immediately, because rounding makes their sum depend on
+            # the order of the additions.
             self.charge_each(each, steps, running)
 
     def forget(self, client: str) -> None:

@@ -23,7 +23,8 @@ class Charging:
     # If ``refunds`` is true, output tokens charged in advance are refunded if they are not
     # produced.
     refunds: ClassVar[bool] = True
-    # If ``per_request`` is true, the host must call ``request_tokens``, which takes time.
+    # If ``per_request`` is true, the engine must report the output tokens of each request
+    # (``request_tokens``), which takes CPU time.
     per_request: ClassVar[bool] = False
     # ``no_bound`` is the reason why no theorem bounds the service gap under this charging rule. It
     # is empty if a theorem does.

@@ -242,7 +242,7 @@ class FinishBounds:
         return bounds
 
 
-# With more workers, lower bounds decide for which workers the exact finish is computed.
+# With more than ``FEW`` workers, lower bounds select the workers whose exact finish is computed.
 FEW = 16
 
 

@@ -18,7 +18,7 @@ from annotated_types import Ge, Gt, Le
 from fairbench.core import LENGTH, LLM, Demand, Prompt, Segment
 from fairbench.workloads.items import Item
 
-# The number of tokens in a constant part of a prompt; 0 means that the prompt lacks the part.
+# The number of tokens in a constant part of a prompt; 0 means that prompts have no such part.
 PartTokens = Annotated[int, Ge(0), Le(10**7)]
 # The type of both output lengths and output limits, such as ``max_new_tokens``.
 OutputTokens = Annotated[int, Ge(1), Le(10**6)]

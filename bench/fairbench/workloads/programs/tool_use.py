@@ -116,5 +116,5 @@ def _tools(params: ToolUse.Params) -> _Tools:
     ]
     scale = params.tool_tokens / sum(map(float.__mul__, shares, raw))
     lengths = tuple(max(1, round(length * scale)) for length in raw)
-    # The sum of all tools' shares is left out, because rounding may make the sum less than 1.
+    # Leave out the last cumulative share, because rounding may make it less than 1.
     return _Tools(tuple(accumulate(shares))[:-1], lengths)

@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent(time.sleep)
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # redirects what the engine prints to standard error
+    os.dup2(2, 1)  # redirects the engine's standard output to standard error
     try:
         engine = import_module(f"fairbench_engines.replica.inside.{arguments[0]}_bridge")
         loaded = engine.source()

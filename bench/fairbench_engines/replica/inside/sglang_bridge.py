@@ -21,7 +21,7 @@ from fairbench_engines.replica.inside.sglang_seam import (
 from fairbench_engines.replica.inside.token_ids import TokenIds
 from fairbench_engines.replica.inside.virtual_time import VirtualTime
 
-# The plugin is imported only on demand, because it imports fairbench's packages.
+# The plugin is imported after ``provide`` has made fairbench's packages importable.
 PLUGIN = "fairbench_engines.replica.inside.sglang_plugin"
 HOST_POLICY = "fcfs"  # SGLang's own policy; fairbench's plugin replaces its order of the queue
 

@@ -26,7 +26,7 @@ from fairbench_studies.dlpm.central.central_dlpm import CentralDLPM
 from fairbench_studies.dlpm.central.workers import CentralWorkers
 
 BATCH_SIZE = 25  # requests in the decode step of [DLPM] Fig. 4
-POOL_TOKENS = 100_000  # size of a worker's KV cache
+POOL_TOKENS = 100_000  # size of a worker's KV cache, in tokens
 # A worker frees ``FREED_TOKENS`` tokens between two batches. SGLang forms a new batch every 10
 # decode steps. In 10 decode steps, about one of 25 requests with 256 output tokens each finishes.
 FREED_TOKENS = 1_000

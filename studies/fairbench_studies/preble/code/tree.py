@@ -112,8 +112,8 @@ class CodeTree(PrebleTree):
         for counts in self.under_way.values():
             if lower in counts:
                 counts[upper] = counts[lower]
-        # A key node of Preble has more tokens than the path above it. After a split, only ``upper``
-        # can be a key node.
+        # A key node of Preble has more tokens than the path above it. If a split leaves ``lower``
+        # with too few tokens for a key node, ``upper`` becomes the key node.
         if lower in self.keys and key_portion(lower) is not lower:
             key = self.keys.pop(lower)
             key.node = upper

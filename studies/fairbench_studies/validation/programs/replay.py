@@ -31,8 +31,8 @@ from fairbench_studies.validation.serving.profiles import profile_of, with_host_
 # The lengths of a request's parts come from the prompts and outputs in the logs of three measured
 # runs. An instruction to judge one dimension of an article has 4,219 characters on average (19
 # instructions), and a token is assumed to have 5 characters. An answer ends at the word END, before
-# its limit of 256 tokens. The mean output tokens per request of users with 16 judgements, and of
-# users with 2 judgements, determine the lengths of a judgement and of a merge.
+# its limit of 256 tokens. The lengths of a judgement and of a merged answer follow from the mean
+# output tokens per request in programs with 16 judgements and in programs with 2 judgements.
 DIMENSION_TOKENS = 844
 JUDGEMENT_TOKENS, MERGE_OUTPUT_TOKENS, MAX_NEW_TOKENS = 159, 140, 256
 # ``ENGINE_OF_2024`` holds the defaults of SGLang in 2024. The measured server is a fork of SGLang

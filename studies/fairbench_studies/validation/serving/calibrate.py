@@ -24,9 +24,9 @@ OPERATOR_PROFILES = {
     "a100-sxm4-80gb": "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10",
     "h100-sxm5-80gb": "h100-80gb/llama-3.1-8b/tp1/sglang-0.5.14",
 }
-# Hugging Face tokenizers take 1.8 to 3.0 us per token on one core. The fit does not change
-# ``TOKEN_MS``. Runs that prefill one prompt at a time show only the sum of the tokenizer's and the
-# prefill's time per prompt token (c_T). The H100 runs sent token ids, which need no tokenizer.
+# Hugging Face tokenizers take 1.8 to 3.0 us per token on one core. ``TOKEN_MS`` is not fitted,
+# because runs with one prompt at a time show only the sum of tokenizer time and prefill time per
+# prompt token. The H100 runs sent token ids, which need no tokenizer.
 TOKEN_MS = {"a100-sxm4-80gb": 0.003, "h100-sxm5-80gb": 0.0}
 # Triton's attention on an H100 takes 7.07 to 20.68 ms per token (sgl-project/sglang#21775) if one
 # sequence of Qwen3-8B is decoded with contexts of 1,000 to 32,000 tokens. Llama-3.1-8B has the same

@@ -34,7 +34,7 @@ from fairbench_studies.validation.serving.async_vllm import AsyncVLLMReplica
 from fairbench_studies.validation.serving.measured import ServingRun
 from fairbench_studies.validation.serving.prompts import refused_by_length
 
-# ``CLOSED_MEM_FRACTION`` is the memory fraction of SGLang and vLLM in closed-loop runs.
+# ``CLOSED_MEM_FRACTION`` is the fraction of GPU memory that engines use in closed-loop runs.
 CLOSED_MEM_FRACTION = 0.85
 SYNC_HOST_MS = 2.5
 """The time (ms) that the GPU idles between two steps of vLLM with synchronous scheduling.
