@@ -39,8 +39,8 @@ class Table:
     def from_columns(cls, columns: Mapping[str, Any]) -> Self:
         """Return a table of the given columns, cast to the types of the fields.
 
-        Columns that are not fields of the table are left out. Raises DataError if a column without
-        a default is missing, or if the columns have different lengths.
+        Columns without a field of the same name are ignored. Raises DataError if a column without a
+        default is missing, or if the columns have different lengths.
         """
         made: dict[str, NDArray[Any]] = {}
         for column in fields(cls):
