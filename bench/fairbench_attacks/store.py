@@ -49,8 +49,8 @@ class SearchPlan:
     - ``seeds`` is the number of seeds for each trial.
     - ``confirm`` is the number of further seeds with which the ``keep`` worst trials are repeated.
 
-    The value None of a budget means no limit. The search ends after ``trials`` trials or after
-    ``cpu_hours`` of processor time, whichever comes first.
+    A budget of None means no limit. The search ends after ``trials`` trials or after ``cpu_hours``
+    of processor time, whichever comes first.
     """
 
     __pydantic_config__ = NO_MORE

@@ -75,7 +75,7 @@ class MirroredCache(ClientCache):
         self._stretches: dict[KVNode, Prefix] = {}
 
     def claiming(self, request: Request) -> Request:
-        """Return the request with the name of the client that claims the request's tokens."""
+        """Return the request, or a copy with the client ``OTHERS`` if its client is unknown."""
         return claiming(request, self._clients)
 
     def prefix_of(self, node: KVNode) -> Prefix:

@@ -70,7 +70,7 @@ class RankBoard:
         return slot
 
     def put(self, column: str, values: Iterable[tuple[str, float]]) -> None:
-        """Write (client, value) pairs into a column of the board."""
+        """Write a value for each client into a column of the rank's board file."""
         column_of = self._columns[column]
         for client, value in values:
             if (slot := self._slot(client)) is not None:

@@ -126,10 +126,11 @@ class Decode(NamedTuple):
 class StepTimes:
     """A reporter of step times to a scheduler, which charges clients for GPU time.
 
-    The server's clock gives each step's duration. Time in which two steps overlap counts once. The
-    model ``costs``, which is fitted to the server's own steps, divides the duration among requests.
-    Until ``costs`` has enough observations, each step's duration is divided equally among requests.
-    The time to load tokens from host memory is charged to the requests that need the tokens.
+    Durations of steps are measured with the server's clock. Time in which two steps overlap counts
+    once. The model ``costs``, which is fitted to the server's own steps, divides the duration among
+    requests. Until ``costs`` has enough observations, each step's duration is divided equally among
+    requests. The time to load tokens from host memory is charged to the requests that need the
+    tokens.
     """
 
     def __init__(self, scheduler: LocalScheduler, costs: CostModel) -> None:

@@ -213,7 +213,7 @@ def judge_repeated(
 def _scaled(
     clause: Clause, before: Sequence[Value], after: Sequence[Value]
 ) -> tuple[list[Value], list[Value]]:
-    """Return a limit and a current value for each seed, as inputs of the statistical test.
+    """Return each seed's limit and current value, which the statistical test compares.
 
     If the loss in ``clause`` is a fraction, a seed's limit and current value are divided by the
     seed's baseline value. Seeds with equal relative changes then have equal current values.
@@ -267,7 +267,7 @@ def _badness_range(clause: Clause, value: Value) -> tuple[Fraction | float, Frac
 def _badness_limit(clause: Clause, badness: Fraction | float) -> Fraction | float:
     """Return the worst value of a metric that passes, given the baseline's value.
 
-    Values are negated if larger values of the metric are better.
+    If larger values of the metric are better, values are negated, so that larger means worse.
     """
     if isinstance(badness, float):
         assert not isfinite(badness)

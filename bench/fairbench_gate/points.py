@@ -41,7 +41,7 @@ class PairedPoint:
     """An experiment with the summaries of its baseline runs and of its current runs.
 
     ``experiment`` is the name without the seed; simulated points with equal ``experiment`` differ
-    only in the seed. ``causes`` names defaults that differ between two versions of fairbench.
+    only in the seed. ``causes`` names default settings that changed after the baseline was stored.
     """
 
     name: str

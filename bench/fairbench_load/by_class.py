@@ -195,7 +195,7 @@ class ByClass(LocalScheduler):
 
 
 def _offer_class(selection: Selection) -> Generator[Request | Preempt, bool, bool]:
-    """Offer a class's candidates; return False if the engine did not admit the last candidate."""
+    """Yield a priority class's candidates; return False if the engine did not admit the last."""
     admitted = True
     try:
         candidate = first_candidate(selection)

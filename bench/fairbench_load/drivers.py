@@ -146,7 +146,7 @@ class Driver:
 
 
 class Crew(Protocol):
-    """The interface of a set of drivers, on this machine or on other machines."""
+    """The interface of a set of drivers: processes that send requests from one or more machines."""
 
     def started(
         self, folder: Path, interrupted: Callable[[], bool]

@@ -23,8 +23,9 @@ def segments_of(token_ids: Sequence[int]) -> Prompt:
 
     A page's name contains its tokens (4 bytes each), so names must not be logged. Because names are
     not hashes, different pages never have equal names. If the last page of a prompt is incomplete,
-    it matches only an equal last page. To get a prefix that ends inside a page, call ``truncate``
-    on the converted text. Raises OverflowError for an id that is negative or has more than 32 bits.
+    it matches only an equal last page. To get a prefix that ends inside a page, call
+    ``prefix_tree.truncate`` on the returned prompt. Raises OverflowError for an id that is negative
+    or has more than 32 bits.
     """
     # ``text`` contains the bytes of all token ids, each byte as a character.
     if not (isinstance(token_ids, array) and token_ids.typecode == "I"):

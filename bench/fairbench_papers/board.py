@@ -129,9 +129,10 @@ class Ranks(NamedTuple):
 def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
     """Return the rank range of each row; rows must be ordered from best to worst.
 
-    ``first`` is 1 plus the number of rows significantly better than the row. ``last`` is the number
-    of rows not significantly worse than the row. Pairs are compared at 95% confidence without
-    correction, so about one of 20 pairs of equal schedulers is reported as different.
+    ``first``, a row's best possible rank, is 1 plus the number of significantly better rows.
+    ``last``, a row's worst possible rank, is the number of rows that are not significantly worse
+    than this row. Pairs are compared at 95% confidence without correction, so about one of 20 pairs
+    of equal schedulers is reported as different.
     """
     ahead, behind = [0] * len(samples), [0] * len(samples)
     for one in range(len(samples)):

@@ -159,7 +159,7 @@ class StreamReader:
 
     @property
     def output_so_far(self) -> int:
-        """The estimated number of output tokens so far: at least one in each event."""
+        """The estimated number of output tokens so far, with at least one token per SSE event."""
         return max(self._events, _tokens(self._text_bytes))
 
     def usage(self) -> Usage:

@@ -36,11 +36,11 @@ class _State:
 class Breakers:
     """The circuit breakers of all workers.
 
-    A worker's failure counts only if another worker has served the same request, so a request that
-    fails at every worker does not open a breaker. After ``TRIPS_AFTER`` consecutive failures, the
-    worker's breaker opens and the worker gets no requests for 5 s. Each time the breaker opens
-    again, the pause doubles, up to 60 s. After the pause, a single probe request decides whether
-    the breaker closes or opens again.
+    A failed request counts as a worker's failure only if another worker has served this request. A
+    request that fails at every worker thus opens no breaker. After ``TRIPS_AFTER`` consecutive
+    failures, the worker's breaker opens and the worker gets no requests for 5 s. Each time the
+    breaker opens again, the pause doubles, up to 60 s. After the pause, a single probe request
+    decides whether the breaker closes or opens again.
 
     A breaker stays closed if only one client's requests fail and the worker served another client
     in the last 5 s, because the client's requests may be the cause. ``now_s`` returns the time in

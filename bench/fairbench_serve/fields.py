@@ -1,6 +1,6 @@
 """Fields of the request bodies of each API, and constraints on outputs such as grammars.
 
-Fields that workers must not receive are refused or removed, and so are numbers that would crash a
+The router refuses or removes fields that workers must not receive, and numbers that would crash a
 worker. If a field is refused because it would be unfair to other clients, the error message says
 so.
 

@@ -1,4 +1,4 @@
-"""The router's queue before the workers, and the state of a request at a worker.
+"""The router's queue of requests that wait for a worker, and the state of sent requests.
 
 This module uses no sockets and no asyncio tasks.
 """

@@ -137,7 +137,7 @@ class BlockIndex:
             parent, start = name, start + len(ids)
 
     def _remove(self, keys: list[Key]) -> None:
-        """Remove the blocks ``keys`` from the index; report each evicted chain of blocks once."""
+        """Remove the blocks with the given keys; report each evicted chain of blocks once."""
         removed: dict[_Run, set[BlockHash]] = {}
         for key in keys:
             if (run := self._runs.pop(key, None)) is not None:

@@ -107,7 +107,7 @@ class PeerState(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass
 class PeerKnowledge:
-    """The versions of totals that a peer has, according to its answers."""
+    """The versions of routers' totals that a peer router has, according to the peer's answers."""
 
     origin: str = ""
     versions: Versions = field(default_factory=dict)

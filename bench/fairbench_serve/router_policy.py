@@ -1,9 +1,9 @@
 """A plugin for other projects' routers, which lets a router of fairbench choose the worker.
 
 A fork of vllm-router calls ``make_policy`` through its flag ``--external-policy-factory``. The fork
-is in ``integration/vllm_router`` of llm-d-incubation/py-inference-scheduler. The Python scheduler
-of llm-d uses the scorer ``examples/llmd_scorer.py``. Both vllm-router and llm-d report each
-worker's number of requests in flight, but neither the end of a request nor its tokens.
+of vllm-router is in llm-d-incubation/py-inference-scheduler, ``integration/vllm_router``. The
+Python scheduler of llm-d uses the scorer ``examples/llmd_scorer.py``. Both vllm-router and llm-d
+report each worker's number of requests in flight, but neither the end of a request nor its tokens.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ def interrupted(error: KeyboardInterrupt) -> int:
 def written_file(error: OSError) -> str:
     """Return the name of the output that could not be written, for an error message.
 
-    If the error contains no file name, return "standard output" for an error in a function of
-    ``PRINTS``, and otherwise "a file".
+    If the error names no file, the result is "standard output" if a function in ``PRINTS`` raised
+    the error, and "a file" otherwise.
     """
     if error.filename is not None:
         return str(error.filename)

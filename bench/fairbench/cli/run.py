@@ -186,7 +186,8 @@ def _reference(
     """Return the clients' shares under the scheduler with which the run is compared.
 
     The clients' shares come from a simulation of ``compared``, or from a stored run of an equal
-    experiment if ``compared`` is None. Without a complete run, the result is None.
+    experiment if ``compared`` is None. If there is no complete run to compare with, None is
+    returned.
     """
     if compared is None:
         return results.stored_reference(config.experiment_tables(spec))

@@ -49,7 +49,7 @@ def current_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten the tables ``[settings.NAME]`` of a file to values by ``NAME.PARAM``."""
+    """Return the tables ``[settings.NAME]`` of a file as a flat dict with keys ``NAME.PARAM``."""
     flat_values: dict[str, Any] = {}
     for key, value in settings.items():
         if "." not in key and isinstance(value, Mapping):

@@ -437,8 +437,9 @@ class Claims(Generic[N]):
     def is_open_leaf(self, node: N, queue: str) -> bool:
         """Return whether the policy may evict a node of the eviction queue ``queue``.
 
-        Tokens in use are not evicted. A node with a second, unused copy may be evicted. A node
-        without one may be evicted if the queue's clients claim none of its children.
+        Tokens in use are not evicted. The second copy of a node may be evicted if the copy is
+        unused. A node without a second copy may be evicted if the queue's clients claim none of its
+        children.
         """
         if not node.holders or self._memory.is_pinned(node):
             return False

@@ -189,5 +189,5 @@ CONTRACTS: Mapping[str, Callable[[Mapping[str, Any], TimingProfile], EngineContr
 )
 """The ``EngineContract`` class of each engine, by the engine's name.
 
-The class takes an experiment's settings and a timing profile.
+The constructor of each class takes an experiment's settings and a timing profile.
 """

@@ -450,7 +450,7 @@ class DecodeWorker(EngineLoop[KVNode]):
     def reserve(self, sequence: Sequence) -> None:
         """Reserve memory for a prompt. Precondition: ``may_take`` returned True.
 
-        The current series of decode steps is cut short, because its plan counts on memory that the
+        The current series of decode steps ends early, because it was planned with memory that the
         prompt now takes.
         """
         sequence.reserved_ps = self._clock.now_ps

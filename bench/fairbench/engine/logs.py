@@ -31,7 +31,7 @@ class BlockStore(Protocol):
         """Append a block: an array of rows of shape (n_rows, n_columns), possibly empty."""
 
     def column(self, number: int) -> NDArray[np.int64]:
-        """Return a column of all blocks as one array."""
+        """Return a column of the table as one array, joined from all blocks."""
 
     def release(self) -> None:
         """Free the memory of the blocks, which cannot be read afterwards."""

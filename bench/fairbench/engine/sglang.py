@@ -648,7 +648,7 @@ RETRACT_DECODE_STEPS = 20
 
 
 class NewTokenRatio:
-    """SGLang's ``new_token_ratio``: the reserved fraction of running requests' future outputs.
+    """SGLang's ``new_token_ratio``: memory is reserved for this fraction of remaining outputs.
 
     In 600 decode steps, the fraction falls from min(0.7 * conservativeness, 1) to 14% of this start
     value. ``ratio_after`` computes ``new_token_ratio`` on demand.
@@ -685,11 +685,12 @@ class NewTokenRatio:
 
 
 class PassInterval:
-    """The decode steps between two passes: SGLang's ``num_continuous_decode_steps``.
+    """The decode steps between two admission passes (SGLang's ``num_continuous_decode_steps``).
 
-    A pass is due after ``every`` decode steps, and whenever no request decodes. Directly after a
-    prefill iteration, a pass is due again, because no decode step has passed. A request that
-    arrives between two passes waits for the next pass, even if no other request waits.
+    An admission pass is due after ``every`` decode steps, and whenever no request decodes. Directly
+    after a prefill iteration, an admission pass is due again, because no decode step has passed. A
+    request that arrives between two admission passes waits for the next pass, even if no other
+    request waits.
     """
 
     def __init__(self, every: int) -> None:

@@ -340,7 +340,8 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def _next_boundary(self, run: DecodeRun) -> int:
         """Return the number of steps (0 or 1) until the step in progress ends.
 
-        A step that begins at the current time is in progress if requests were preempted for it.
+        If requests were preempted for a step that begins at the current time, this step already
+        counts as in progress.
         """
         return 1 if self._clock.now_ps == self._taken_ps else super()._next_boundary(run)
 

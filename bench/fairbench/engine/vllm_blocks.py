@@ -31,7 +31,8 @@ def prefix_of(prompt: Prompt, depth: int) -> Prompt:
 def next_block(prompt: Prompt, place: Place, tokens: int) -> Key:
     """Return the key of the block of ``tokens`` tokens at position ``place`` of a prompt.
 
-    A block's key lists slices of prompt segments. The prompt must not end inside the block.
+    A block's key lists slices of prompt segments. Precondition: the prompt contains the whole
+    block.
     """
     index, offset = place
     key, length = prompt[index]
@@ -83,9 +84,9 @@ def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int
 class RunCopy:
     """A copy of a tree node's blocks in memory.
 
-    ``users`` contains the owners of the requests that use the copy. Unused copies are linked in the
-    order of eviction; within a copy, the last block is evicted first. If the cache counts the
-    returns of blocks to the pool, ``stamp`` is the count when the copy became unused.
+    ``users`` contains the owners of the requests that use the copy. ``before`` and ``after`` link
+    unused copies in the order of eviction. The last block of a copy is evicted first. If the cache
+    counts the returns of blocks to the pool, ``stamp`` is the count when the copy became unused.
     """
 
     __slots__ = ("after", "before", "node", "stamp", "users")

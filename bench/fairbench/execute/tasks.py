@@ -288,7 +288,7 @@ def _stop_without_parent() -> None:
 
 
 class ServersProgress(NamedTuple):
-    """The progress of starting servers: the number of ready servers, and of all servers."""
+    """The progress of a start of servers: ``ready`` of ``total`` servers are ready."""
 
     ready: int
     total: int

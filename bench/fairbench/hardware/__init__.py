@@ -1,8 +1,8 @@
 """The timing profiles of GPUs, and the settings of engines on GPUs.
 
-``catalogue`` finds the timing profile of a GPU and model. ``timing`` computes the duration of
-iterations and the size of the KV pool. ``engine_params`` fills in an engine's default parameters
-for the hardware.
+The module ``catalogue`` finds the timing profile of a GPU and model. ``timing`` computes the
+duration of iterations and the size of the KV pool. ``engine_params`` fills in an engine's default
+parameters for the hardware.
 """
 
 from typing import TYPE_CHECKING

@@ -80,7 +80,8 @@ def read_profile(gpu: str) -> TimingProfile:
     """Return the profile in a TOML file, given the file's path or the profile's id.
 
     The profile's id contains the file's path and digest, so that a stored experiment detects a
-    changed file. Raises DataError for a wrong file, and UsageError for a changed file.
+    changed file. Raises DataError if the file is not a valid profile, and UsageError if the file's
+    digest has changed.
     """
     path, _, digest = gpu.rpartition(f"/{FILE}")[2].partition("@")
     data = read_toml(Path(path), path)
@@ -161,9 +162,9 @@ _GLUED = re.compile(r"^(llama|qwen)(\d)")
 def canonical_model(name: str, known: Iterable[str]) -> str:
     """Return the known model to which a name refers, or the normalised name of an unknown model.
 
-    Upper case, the organisation, ``Meta-`` and endings such as ``-Instruct`` are ignored. The
-    normalised name of ``meta-llama/Llama-3.1-70B-Instruct`` is ``llama-3.1-70b``. Models with
-    layers of equal sizes share a timing profile.
+    The organisation, ``Meta-``, endings such as ``-Instruct``, and upper case in a model's name are
+    ignored. The normalised name of ``meta-llama/Llama-3.1-70B-Instruct`` is ``llama-3.1-70b``.
+    Models with layers of equal sizes share a timing profile.
     """
     models = set(known)
     text = name.strip().lower().rsplit("/", 1)[-1].replace("_", "-").removeprefix("meta-")

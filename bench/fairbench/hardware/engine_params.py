@@ -322,7 +322,7 @@ def vllm_pool_tokens(
 def default_batch(profile: TimingProfile) -> tuple[int, int]:
     """Return the limits of vLLM's API server on the tokens and sequences of a step.
 
-    Both limits depend on the GPU's memory, but an A100 always gets the limits of a small GPU.
+    The limits depend on the GPU's memory, but an A100 gets the limits of GPUs below 70 GiB.
     """
     gib = profile.pool.pre_load_avail_gib
     if gib >= 160:

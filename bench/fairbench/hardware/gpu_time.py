@@ -21,7 +21,7 @@ class StepTime:
     """The coefficients of a step's duration, in ms.
 
     ``context_ps`` is the time per token of context in whole picoseconds. The function ``linear_ms``
-    returns the time of the linear layers and the host for a number of tokens.
+    returns the time (ms) of the linear layers and of the host for a number of tokens.
     """
 
     def __init__(

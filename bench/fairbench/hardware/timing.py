@@ -15,7 +15,8 @@ FlashAttention 3 (H100, H200) takes no longer than the profile's formula says.
 - A step that only decodes has a thread block for each sequence, KV head and split of the context.
   The blocks of the longest sequence may still run when all other thread blocks have finished. By
   Graham's bound for list scheduling, uneven blocks lengthen the attention kernel by at most the
-  time of the longest block. The simulator adds half of the longest block's time.
+  time of the longest block. The simulator lengthens the attention kernel by half of the time of its
+  longest thread block.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class Piecewise:
                 total += cells.reshape(self._shape)
 
     def values_at_times(self) -> Floats:
-        """Return each client's sum of pieces at each given time, shape (n_clients, n_times)."""
+        """Return each client's sum of linear functions at each time, shape (n_clients, n_times)."""
         level, slope = (np.cumsum(one, axis=1)[:, :-1] for one in (self._level, self._slope))
         found: Floats = level + slope * (self._times - self._times[0])
         return found

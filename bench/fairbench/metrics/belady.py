@@ -21,7 +21,7 @@ class PrefixUses(NamedTuple):
 
     - Each node begins after the first ``offset`` tokens of its parent node ``parent``.
     - ``maker`` is the prompt whose answer forms the node's first tokens, or -1 for no answer.
-    - ``made_tokens`` says how many tokens at the start of the node are part of an answer.
+    - ``made_tokens`` is the number of tokens at the start of a node that are part of an answer.
     - Each prompt ends after the first ``used`` tokens of the node ``end``.
     - ``used_ps`` is the time at which a prompt is looked up in the cache.
     - ``finished_ps`` is the time at which the answer to a prompt is complete.

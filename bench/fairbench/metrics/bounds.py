@@ -53,8 +53,8 @@ class Instants:
     def landed(self, queue: Ints, at_s: Floats, stretch: Ints, amount: Ints | Floats) -> Floats:
         """Return each queue's sum of ``amount`` between its previous event and each event.
 
-        The time of each row is ``at_s[stretch]``. ``queue``, ``stretch`` and ``amount`` have the
-        shape (n_rows,).
+        Row i adds ``amount[i]`` to queue ``queue[i]`` at the time ``at_s[stretch[i]]``. ``queue``,
+        ``stretch`` and ``amount`` have the shape (n_rows,).
         """
         count = len(self._keys)
         if not count:

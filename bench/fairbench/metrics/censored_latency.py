@@ -241,7 +241,7 @@ def mean_of_clients(
 ) -> Noted:
     """Return the mean of a latency percentile over the clients with the indices ``counted``.
 
-    If the mean is not finite, a reason names a client whose percentile is not finite.
+    If the mean is not finite, the result's reason names a client with an undefined percentile.
     """
     every, reason = cohorts.percentiles(percent), NO_VICTIM
     undefined = next((one for one in counted if not isfinite(every[one].value_s)), None)

@@ -201,8 +201,9 @@ def least_by_client(
 ) -> Floats:
     """Return each client's lowest share of its entitlement in any window of ``length_s`` seconds.
 
-    A client is judged only in windows in which its fair share was at least ``least_requests`` times
-    the mean size of its requests. The result is NaN for a client that is judged in no window.
+    A client is judged only in windows in which its fair share was large enough. The fair share must
+    be at least ``least_requests`` times the mean size of the client's requests. The result is NaN
+    for a client that is judged in no window.
     """
     ratio = judged_shares(line, *line.window_shares(line.window_cells(length_s)), least_requests)
     none: Flags = np.asarray(np.isnan(ratio).all(axis=1))

@@ -78,8 +78,8 @@ class Cells:
     def ahead(self) -> Floats:
         """Return upper bounds on each client's lead over the mean service since its wait began.
 
-        The result has the shape (n_cells, n_clients). A bound is minus infinity if the client does
-        not wait in the cell.
+        The result has the shape (n_cells, n_clients). A client's bound is minus infinity in time
+        intervals (cells) in which the client does not wait.
         """
         return self._risen(*self._deviation())
 
@@ -167,9 +167,8 @@ class Places(NamedTuple):
 class Bookings(NamedTuple):
     """The bookings of service: an array element for each instant at which a client's service grows.
 
-    ``place`` is an index into ``Places``, which gives the client and the time cell of a booking.
-    ``at_s`` is the instant in seconds, and ``kind`` tells whether an iteration ends (END) or starts
-    (START).
+    ``place`` is the index in ``Places`` of a booking's client and time interval (cell). ``at_s`` is
+    the instant in seconds, and ``kind`` tells whether an iteration ends (END) or starts (START).
     """
 
     place: Ints
@@ -218,7 +217,7 @@ class _Part(NamedTuple):
         )
 
     def touching(self, places: Places, cells: Cells) -> tuple[Ints, Ints]:
-        """Find the log rows that may add service to a client in a time cell, for all ``places``."""
+        """Find log rows that may add service to each client and time interval in ``places``."""
         wanted = (places.client * len(cells) + places.cell).astype(self.first.dtype)
         low = np.searchsorted(self.reach, wanted, "left")
         high = np.searchsorted(self.first, wanted, "right")
@@ -226,7 +225,7 @@ class _Part(NamedTuple):
 
 
 class BookingsByCell:
-    """A search structure for the instants, in each time cell, at which a client's service grows."""
+    """An index of the instants in each time interval (cell) at which a client's service grows."""
 
     def __init__(self, log: ServiceRows, view: View, cells: Cells, facts: Facts) -> None:
         self._log, self._view, self._cells, self._weights = log, view, cells, facts.weights

@@ -271,7 +271,7 @@ MEMORY = tuple(map(_memory, (
 
 
 def _session(name: str, heading: str, percent: int, meaning: str) -> Metric:
-    """Return the metric of a latency percentile over each client's recorded sessions."""
+    """Return the metric for a percentile of the latency of each client's recorded sessions."""
     return Metric(
         f"{name}_p{percent}_s", f"P{percent} of {heading}", unit="s", better=LESS, of=CLIENT,
         undefined=NO_COHORT, meaning=meaning, when=lambda run: run.facts.sessions,

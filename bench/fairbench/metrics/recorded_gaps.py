@@ -167,7 +167,8 @@ def _held_up_s(
 ) -> Floats:
     """Return the stall time in each gap, in seconds (see ``recorded_stalls``).
 
-    A client's usual gap is its (or else all clients') median gap without computed prompts.
+    A client's usual gap between tokens is the median of its gaps in which no prompt is computed. A
+    client without such gaps gets the median of all clients' gaps.
     """
     gap_s, beside_s = end_s - begin_s, prompts.seconds_in(begin_s, end_s)
     alone = beside_s <= 0

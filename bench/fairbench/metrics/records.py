@@ -39,8 +39,8 @@ class Table:
     def from_columns(cls, columns: Mapping[str, Any]) -> Self:
         """Return a table of the given columns, cast to the types of the fields.
 
-        Columns that are not fields of the table are left out. Raises DataError if a column without
-        a default is missing, or if the columns have different lengths.
+        Columns without a field of the same name are ignored. Raises DataError if a column without a
+        default is missing, or if the columns have different lengths.
         """
         made: dict[str, NDArray[Any]] = {}
         for column in fields(cls):
@@ -173,8 +173,8 @@ class Service(Table):
       requests are admitted.
     - ``extend_tokens`` are the uncached input tokens, which count as service from ``end_s`` on.
     - ``output_tokens / steps`` tokens are added at the end of every step.
-    - ``recompute_tokens`` are tokens computed again after retractions. Recomputed tokens are in no
-      other column.
+    - ``recompute_tokens`` are tokens computed again after retractions; no other column counts these
+      tokens.
     - ``gpu_s`` is the client's part of the GPU time in seconds; None if the composition of
       iterations is unknown.
     """
@@ -261,8 +261,8 @@ class Window(NamedTuple):
 class FitLimits(NamedTuple):
     """The largest batch and the largest context to which a timing profile was fitted.
 
-    ``decode_batch`` is the largest number of requests in an iteration. ``context_tokens`` is the
-    largest total context of an iteration in tokens, or None if unknown.
+    ``decode_batch`` is the largest number of requests in a fitted iteration. ``context_tokens`` is
+    the largest total context of a fitted iteration in tokens, or None if unknown.
     """
 
     decode_batch: int
@@ -340,14 +340,14 @@ class Facts:
 
     - ``window`` is [end of warm-up, end of arrivals); ``horizon_s`` is the end of the run.
     - ``workers`` is the number of workers, and ``pool_tokens`` is the size of one worker's KV pool.
-    - ``prefill_workers`` is the number of workers that only compute prompts, which have the lowest
-      numbers; None if every worker computes both prompts and answers.
-    - ``latency`` is the reported latency: of programs, or the time to first token.
+    - ``prefill_workers`` is the number of prefill-only workers, which have the lowest numbers. None
+      means that every worker computes both prompts and answers.
+    - ``latency`` says whether program latency or time to first token is reported.
     - ``bound`` holds the parameters of the theorem that bounds the run's service gap. If ``bound``
       is None, ``bound_unavailable`` says why no theorem applies.
     - ``fit`` is the range to which the timing profile was fitted. ``lone`` is the decode step time
-      of a lone request. ``costs`` gives the times of all steps. ``fit``, ``lone`` and ``costs`` are
-      None on real servers or without a timing profile.
+      of a request that runs alone. ``costs`` predicts the times of prefill and decode steps.
+      ``fit``, ``lone`` and ``costs`` are None on real servers or without a timing profile.
     - ``percentiles`` are the percentiles of latency that the user chose; empty means the defaults.
     - ``tenant_weights`` are the weights of tenants, whose names end in /; the default is 1.
     - ``hit_alone`` maps a client to its cache hit rate if it ran alone with its fair share of the

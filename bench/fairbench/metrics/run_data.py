@@ -363,7 +363,7 @@ class RunData:
 
     @property
     def hit_rates_alone(self) -> list[float]:
-        """The cache hit rate of each client when simulated alone; NaN if unknown."""
+        """The cache hit rate of each client when the client is simulated alone; NaN if unknown."""
         return [self.facts.hit_alone.get(one.name, NAN) for one in self.facts.clients]
 
     @cached_property

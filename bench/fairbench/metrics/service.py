@@ -120,7 +120,7 @@ def steps_by(log: Timed, row: Ints, at_s: Floats, inclusive: bool) -> Ints:
 
 
 def _step_end(start_s: Floats, first_s: Floats, growth_s: Floats, number: Ints) -> Floats:
-    """Return the end (s) of step ``number`` of a series whose first step takes ``first_s``."""
+    """Return the end (s) of step ``number``; each step is ``growth_s`` longer than the last one."""
     end_s: Floats = start_s + number * first_s + growth_s * number * (number - 1) / 2
     return end_s
 
@@ -388,9 +388,9 @@ def service_of(requests: Requests, last_token_s: Floats) -> Service:
     divided evenly among at most ``DECODE_STEPS`` steps, because one step per token would take
     gigabytes of memory. The rows are sorted by start time and worker.
 
-    Unlike in a simulated log, rows of one worker overlap, ``context_tokens`` is 0, and
-    ``batch_size`` is always 1. At any time, a client's service is wrong by at most the tokens of
-    one step of each of its requests in progress.
+    Unlike in the service log of a simulation, rows of one worker overlap in time. In all rows,
+    ``context_tokens`` is 0 and ``batch_size`` is 1. At any time, a client's service is wrong by at
+    most the tokens of one step of each of its requests in progress.
 
     ``last_token_s`` has the time of each request's last received token in seconds; NaN for requests
     that received no token.

@@ -90,7 +90,7 @@ class _Values:
     def _noted_value(
         self, key: str, metric: Metric, value: Value, *, inside: bool = False
     ) -> float:
-        """Return a metric's value; record whether it is a bound, and why it is missing."""
+        """Return a metric's value; record whether the value is a bound, or why it is undefined."""
         found = value if isinstance(value, Noted) else Noted(value)
         if inside and (found.bound or found.remark or not isfinite(found.value)):
             key += metric.key

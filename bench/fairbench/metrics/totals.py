@@ -23,7 +23,7 @@ from fairbench.metrics.tables import NOBODY, Memory, Tables
 
 
 def cache_hit_rate(requests: Requests, chosen: Flags) -> float:
-    """Return the cached fraction of the input of ``chosen`` requests; NaN if none was admitted."""
+    """Return the cached fraction of the ``chosen`` requests' input; NaN if none was admitted."""
     admitted = chosen & ~np.isnan(requests.admitted_s)
     cached = float(requests.cached_tokens[admitted].sum())
     return ratio(cached, cached + float(requests.extend_tokens[admitted].sum()))

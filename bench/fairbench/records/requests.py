@@ -1,4 +1,4 @@
-"""Reading a file of records, so that each request is counted exactly once.
+"""Functions that read a file of request records and count each request exactly once.
 
 This module removes three differences between the logs of different tools. Tracing tools also record
 spans that are not requests. The span of an agent or a chain repeats the token counts of the calls

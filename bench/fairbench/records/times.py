@@ -67,7 +67,7 @@ class Times:
         self._comma = _has_decimal_comma(columns)
 
     def for_rows(self, columns: FileColumns, output_tokens: Floats) -> Times:
-        """Restrict the reader to some requests; units are still inferred from all requests."""
+        """Restrict the reader to requests in ``columns``; units are inferred from all requests."""
         self._columns, self._output = columns, output_tokens
         return self
 

@@ -139,7 +139,7 @@ def shown(interval: Interval | None, column: Column, runs: int, mark: str = "") 
 def compared_rows(
     cells: Sequence[SchedulerResults], columns: Sequence[Column]
 ) -> Iterator[tuple[str, list[tuple[str, list[ShownValue]]]]]:
-    """Yield each configuration's name and rows; a row has a scheduler and its table cells."""
+    """Yield the name of each configuration, with each scheduler's row of table cells."""
     for place, here in by_place(cells).items():
         rows = [
             (

@@ -95,7 +95,7 @@ def grid_labels(experiments: Sequence[Experiment]) -> list[Label]:
 
 
 def point_names(specs: Sequence[ExperimentSpec]) -> list[str]:
-    """Return a name for each experiment, which contains configuration, scheduler and seed."""
+    """Return a name for each experiment, made of its configuration, scheduler and seed."""
     named = grid_labels([experiment_tables(spec) for spec in specs])
     return [
         f"{place}, {scheduler}, seed {spec.seed}"

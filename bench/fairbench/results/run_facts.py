@@ -389,7 +389,7 @@ def check_metrics_of(keys: Iterable[str], specs: Sequence[ExperimentSpec], optio
 def why_missing(key: str, spec: ExperimentSpec) -> str:
     """Return why an experiment cannot have a value of a metric, or "" if a value is possible.
 
-    A value is possible if at least some runs of the experiment can have it.
+    A metric's value is possible if at least some runs of the experiment can have a value.
     """
     name, key = catalogue.metric_name(catalogue.key_of(key)), catalogue.key_of(key)
     plans = spec.client_plans()

@@ -359,7 +359,7 @@ class Router(ABC):
 
     @abstractmethod
     def route(self, request: Request, now_s: float) -> int | None:
-        """Return the worker for this request; the host dispatches the request at once.
+        """Return the worker for this request; the simulator or router process sends it at once.
 
         A router that declares ``holds`` may return None to queue the request. Whenever a request
         starts or finishes, or a worker joins or leaves, the host calls ``route`` again for each

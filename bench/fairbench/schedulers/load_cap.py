@@ -9,9 +9,9 @@ time for each request and each token of context. The cost of a batch, in tokens 
 sum of prompt + expected output / 2 + ``request_tokens`` over the running requests.
 
 Costs are also given in units (``unit_tokens``): a batch costs one unit if a decode step with this
-batch takes twice as long as an empty step. If a batch costs n units, a step takes n + 1 times as
-long as an empty step, and the fixed time is 1 / (n + 1) of the step. The costs and the load cap
-follow from the timing profile of the engine's GPU.
+batch takes twice as long as an empty step. If a batch costs n units, a decode step takes n + 1
+times as long as an empty step. The costs and the load cap follow from the timing profile of the
+engine's GPU.
 """
 
 from __future__ import annotations

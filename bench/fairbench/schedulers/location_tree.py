@@ -112,9 +112,9 @@ class LocationTree(PrefixTree[L]):
     def evict(self, prefix: Prompt, evicted_tokens: int, worker: int) -> None:
         """Record that the worker's cache evicted the last ``evicted_tokens`` of ``prefix``.
 
-        Nodes below the evicted tokens stay marked, because dispatched requests will compute the
-        evicted tokens again. Tokens of the prefix that the tree does not contain, such as outputs,
-        are ignored.
+        Nodes below the evicted tokens keep the worker's mark, because requests that were sent to
+        the worker will compute the evicted tokens again. Tokens of the prefix that the tree does
+        not contain, such as outputs, are ignored.
         """
         end = prompt_tokens(prefix)
         start = end - evicted_tokens

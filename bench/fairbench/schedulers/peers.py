@@ -245,8 +245,8 @@ class SharedCredit:
     """The clients' credits: quanta times rounds of refills, minus charges and waived credit.
 
     Waived credit is positive credit that an idle client has lost. If two routers grant the same
-    round of quanta or waive the same credit, the change counts once, because a router keeps the
-    higher of its own and the received sum.
+    round of quanta or waive the same credit, the change counts once. Each router keeps the higher
+    of its own sum and the received sum.
     """
 
     def __init__(self) -> None:

@@ -205,7 +205,7 @@ def router_class(name: str) -> type[Router]:
 
 
 def params_owner(router: str) -> str:
-    """Return NAME in a router's settings ``NAME.PARAM``, which is usually the router's name."""
+    """Return the prefix NAME of a router's settings ``NAME.PARAM``, usually the router's name."""
     return PARAMS_OF.get(router, router)
 
 

@@ -64,8 +64,8 @@ class ClientLoad(NamedTuple):
 class RunningView(Protocol):
     """The running batch at the beginning of the scheduling pass.
 
-    The view lacks requests that the pass has preempted. Requests that the pass has admitted are
-    only in vLLM's view, and the same pass cannot preempt them.
+    The view lacks requests that the pass has preempted. Only vLLM's view contains requests that the
+    current pass has admitted. A scheduling pass cannot preempt a request that it has admitted.
     """
 
     @property
@@ -94,7 +94,7 @@ class WaitingView(Protocol):
 
     The view contains no admitted request. A ``Scan`` skips requests that are admitted after its
     creation. A retracted request joins the queue at its tail. A preempted request joins the queue
-    after the pass.
+    after the scheduling pass.
     """
 
     @property

@@ -231,8 +231,8 @@ def filed_service(log: IntegerTable, blocks: FileBlocks) -> FiledService:
     """Sort the rows of a service log by start and worker, and return them in new files.
 
     The rows in ``blocks`` are sorted by end time, so they are nearly sorted by start time. A row
-    stays in memory until all rows that are not read yet start later than this row. The sorted rows'
-    files are in the folder of ``blocks``.
+    stays in memory until all unread rows start later than this row. The sorted rows' files are in
+    the folder of ``blocks``.
     """
     start = log.names.index("start_ps")
     least = np.array([rows[:, start].min(initial=2**62) for rows in blocks.groups(AT_ONCE)])

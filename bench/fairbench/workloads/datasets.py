@@ -60,8 +60,8 @@ class Texts:
 class Schema:
     """A layout of data records, from which programs of kind ``kind`` take their input.
 
-    A record has this layout if it has all fields in ``marks``. The function ``read`` returns the
-    texts of a record, and ``shape`` describes the layout for messages.
+    A data record matches the schema if the record has all fields in ``marks``. The function
+    ``read`` returns the texts of a record, and ``shape`` describes the layout for messages.
     """
 
     kind: str
@@ -334,9 +334,9 @@ class Source:
     def item(self, seed: int, number: int) -> Item:
         """Return item ``number`` in the random order that ``seed`` determines.
 
-        A run may need more items than the data set has; it then reads the data set again, in a new
-        order. When the data set is read again, items get new content keys, so that they do not hit
-        earlier KV cache entries.
+        A run that needs more items than the data set has reads the data set again, in a new order.
+        When the data set is read again, items get new content keys, so that they do not hit earlier
+        KV cache entries.
         """
         turn, position = divmod(number, len(self._texts))
         item = self._item(_order(seed, turn, len(self._texts))[position])

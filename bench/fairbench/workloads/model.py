@@ -50,10 +50,10 @@ def rebased(data: Any, folder: Path) -> Any:
 def whole_workload(data: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
     """Return a workload's tables, merged key by key with the inherited tables.
 
-    The tables ``params`` and ``settings`` are merged key by key, but ``params`` is inherited only
-    by the same program kind. A scenario is merged with the inherited scenario of the same name; a
-    workload without scenarios inherits all scenarios. Raises UsageError if the key ``workload`` is
-    invalid, or if a file inherits from itself.
+    The tables ``params`` and ``settings`` are merged key by key. A workload does not inherit
+    ``params`` from a workload with a different program kind. A scenario is merged with the
+    inherited scenario of the same name; a workload without scenarios inherits all scenarios. Raises
+    UsageError if the key ``workload`` is invalid, or if a file inherits from itself.
     """
     own = dict(data)
     base = _inherited_tables(own.pop(INHERITED), depth)

@@ -88,7 +88,7 @@ TURNS = (
     {"c0": 2.0, "c_w": 0.3, "p": 0.6, "c_T": 0.3, "c_e": 3.0},
     {"c0": 0.5, "c_w": 0.3, "p": 1.5, "c_T": 2.0, "c_e": 2.0},
 )
-"""Factors on the values of ``START`` for three further fits, which may find a better minimum."""
+"""Factors by which ``START`` is multiplied for three more fits, which may find a better minimum."""
 
 LEAST_P, MOST_P = 1.0, 8.0  # limits on the coefficient p of a timing profile
 NEGLIGIBLE = 1e-4  # a coefficient below this fraction of its starting value becomes 0

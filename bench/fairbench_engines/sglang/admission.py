@@ -73,8 +73,8 @@ class PluginAdmission:
     def _needs_pass(self, scheduler: Any, batch: Any) -> bool:
         """Return whether a pass may admit or preempt a request.
 
-        An admission pass also marks the cached prefixes of waiting requests as recently used. If no
-        admission pass is needed, this method itself marks the prefixes as used.
+        Before ``_needs_pass`` returns False, it marks the cached prefixes of waiting requests as
+        recently used, as an admission pass would.
         """
         queue, now_s = scheduler.waiting_queue, self.now_s()
         if not queue or scheduler.chunked_req is not None:

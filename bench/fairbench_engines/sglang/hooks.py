@@ -294,7 +294,7 @@ class Hooks:
         return answer
 
     def report(self) -> dict[str, Any]:
-        """Return the running configuration, the number of hook calls, and the clients' totals."""
+        """Return the configuration, how often each hook was called, and each client's counters."""
         ledger, balances = self.home.ledger, self.home.scheduler.balances()
         return {
             "local": self._config.local,

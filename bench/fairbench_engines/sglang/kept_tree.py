@@ -1,9 +1,9 @@
 """Stored prefix look-ups of waiting requests, updated after changes of SGLang's prefix tree.
 
-SGLang's own code looks up every waiting request in every pass. The plugin looks up a request again
-only if a prefix was inserted or evicted where the request's cached prefix ends. Each look-up by
-SGLang marks a cached prefix as used (LRU order). In every pass, the plugin marks the cached
-prefixes of all waiting requests as used, in queue order.
+SGLang's own code looks up every waiting request in every scheduling pass. The plugin looks up a
+request again only if a prefix was inserted or evicted where the request's cached prefix ends. Each
+look-up by SGLang marks a cached prefix as used (LRU order). In every pass, the plugin marks the
+cached prefixes of all waiting requests as used, in queue order.
 """
 
 from __future__ import annotations

@@ -65,9 +65,10 @@ def cause_in(path: Path, begin: int) -> str:
 def cause_of(text: str) -> str:
     """Return the message in a log that explains why a server ended.
 
-    The message is the last exception, usage error or kill message that no earlier error caused. If
-    the log has no error message, its last line is returned. If the server found no GPU, the message
-    also says how to run without a GPU. Characters that cannot be printed are escaped.
+    The message is the log's last exception, usage error or kill message that is not the consequence
+    of another error. If the log has no error message, its last line is returned. If the server
+    found no GPU, the message also says how to run without a GPU. Characters that cannot be printed
+    are escaped.
     """
     plain = [_BEFORE.sub("", line) for line in text.splitlines() if line.strip()]
     causes = [
@@ -144,7 +145,7 @@ class ReplicaPlace(Protocol):
     ) -> Process:
         """Run a command on the replica's machine; append its output to a file on this machine.
 
-        If this process ends, even by SIGKILL, the command ends, too.
+        If the calling process ends, even by SIGKILL, the started command ends, too.
         """
 
 

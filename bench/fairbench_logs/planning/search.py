@@ -28,8 +28,8 @@ class SmallestSize(NamedTuple):
     """The smallest cluster size that meets the targets, or None if no size meets the targets.
 
     ``tried`` tells for each simulated size whether it met the targets. ``monotone`` is True if no
-    simulated size failed above a sufficient size; untested larger sizes are then assumed to be
-    sufficient. If a larger size failed, every size below the smallest sufficient one was simulated.
+    simulated size failed above a sufficient size. Untested sizes above ``smallest`` are then
+    assumed to be sufficient. If ``monotone`` is False, every size below ``smallest`` was simulated.
     """
 
     smallest: int | None
@@ -281,7 +281,7 @@ def mean_limit(summaries: Sequence[Summary]) -> Summary | None:
 
 
 def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
-    """Return one row per client that was also simulated alone: its mean sharing incentive."""
+    """Return the mean sharing incentive of each client that was also simulated alone."""
     rows = []
     for clients in zip(*(summary["clients"] for summary in summaries), strict=True):
         row: dict[str, Any] = {"client": clients[0]["client"]}

@@ -218,7 +218,7 @@ def _writer(target: Row) -> Callable[[float | None], str]:
 def _sharing(rows: Sequence[Row]) -> Table:
     """Return the table of each client's sharing incentive (benefit from sharing the cluster).
 
-    A long table is reduced to the clients with the highest P99.
+    A long table shows only the clients with the highest P99 of the sharing incentive.
     """
     table = plain_table("client", "P50", "P95", "P99")
     worst = sorted(rows, key=lambda row: -(row["p99"] or 0.0))

@@ -30,15 +30,14 @@ class ContinuumTTL(EvictionPolicy):
     scheduler.py). Until more than 100 gaps between two turns of a session are known, the TTL is 2
     s. With more gaps, the TTL is the smallest t among 0 and the last 4,096 gaps that maximises F(t)
     x B - t, where F(t) is the fraction of the last 4,096 gaps that are at most t, and B is the
-    benefit of a pin. The benefit of a pin is Q x eta + 2 s, where Q is the mean wait of the last
-    100 turns that arrived after the end of their pins, and eta is ``TurnCorrelation.eta``. The last
-    turn of a session is not pinned, and neither are requests without a session.
+    benefit of a pin. The benefit of a pin is Q x eta + 2 s, where eta is ``TurnCorrelation.eta``. Q
+    is the mean wait of the last 100 turns that arrived after the planned end of their pins. The
+    last turn of a session is not pinned, and neither are requests without a session.
 
     Continuum records gaps by tool. fairbench's requests do not name tools, so all gaps count as
     gaps of a single tool. Continuum's own order of the waiting queue is not included. If memory is
     short, Continuum unpins the session that arrived last, but this policy removes the pin that
-    would end first. The wait of a turn that arrives before its pin should end is not part of Q. The
-    prefix of a waiting request is evicted last, even if its pin has expired.
+    would end first. The prefix of a waiting request is evicted last, even if its pin has expired.
     """
 
     name = "continuum-ttl"
@@ -111,7 +110,7 @@ class TurnCorrelation:
         self._n = self._x = self._y = self._xx = self._yy = self._xy = 0
 
     def learn(self, turns: int) -> None:
-        """Add the ended and remaining turns after each turn of a session with ``turns`` turns."""
+        """Record how many turns have ended and how many remain after each turn of a session."""
         for ended in range(1, turns + 1):
             left = turns - ended
             self._n += 1
@@ -130,7 +129,7 @@ class TurnCorrelation:
 
 
 def best_ttl_s(gaps_s: Iterable[float], benefit_s: float) -> float:
-    """Return the candidate TTL in seconds with the largest net benefit, given the sorted gaps."""
+    """Return the TTL (s) with the largest net benefit, among 0 and the sorted ``gaps_s``."""
     gaps_s = list(gaps_s)
     best_s = best = 0.0
     for count, gap_s in enumerate(gaps_s, start=1):

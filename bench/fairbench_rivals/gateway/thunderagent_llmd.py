@@ -33,9 +33,10 @@ class LedgerSession(PlacedSession):
     committed: int = 0
 
     def count_tokens(self) -> None:
-        """Set ``tokens`` to the larger of ``committed`` and the tokens of the unfinished turns.
+        """Set ``tokens`` to the maximum of ``committed``, the first queued turn and all sent turns.
 
-        Queued turns after the first one add no tokens, as the gate decides about the first turn.
+        Turns are measured in tokens. Only the first queued turn counts, because the gate decides
+        about the first turn.
         """
         queued = next((one.input_tokens for one in self.waiting), 0)
         sent = (

@@ -16,8 +16,9 @@ class DFSWeight(FCFS):
 
     The rule follows ``_dfs_weight_order`` in SGLang's base_prefix_cache.py. The walk first visits
     the child with the most waiting requests below it; equal children are visited in the order in
-    which they entered the tree. Requests that end at a node come after the requests below the node.
-    Unlike SGLang's lpm, the rule also sorts queues of more than 128 requests.
+    which they entered the tree. Requests whose prompts end at a node come after requests whose
+    prompts end below the node. Unlike SGLang's lpm, the rule also sorts queues of more than 128
+    requests.
     """
 
     name = "dfs-weight"

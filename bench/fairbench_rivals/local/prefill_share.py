@@ -15,7 +15,7 @@ class PrefillTimeShare(FCFS):
     Prefill and decoding each have a virtual clock. A prefill step advances the prefill clock by the
     step's measured duration divided by prefill's share; decode steps advance the decoding clock. If
     the prefill clock is behind the decoding clock, prefill runs next; otherwise, decoding runs
-    next. The prefill clock and the decoding clock are kept within one step of each other. While
+    next. The virtual clocks of prefill and decoding are kept within one step of each other. While
     only prefill or only decoding has work, the clocks of prefill and decoding are reset.
     """
 

@@ -54,8 +54,8 @@ class CacheAware(CountingRouter):
 
         ``max_tree_size`` limits the characters of prompts that are remembered for each worker. With
         ``kv_events``, smg chooses the worker with the longest cached prefix. Ties go to the worker
-        with the fewest requests in flight, then with the smallest tree. In smg, a load that is
-        balanced by requests counts as imbalanced if the workers' KV usage differs by more than
+        with the fewest requests in flight, then with the smallest tree. In smg, workers with
+        similar numbers of requests still count as imbalanced if their KV usage differs by more than
         ``balance_usage`` or exceeds ``overload_usage``.
         """
 

@@ -1,4 +1,4 @@
-"""How long ``d2lpm``'s requests wait on separate prefill and decode workers (``long-qa`` s2).
+"""The waits of ``d2lpm``'s requests with separate prefill and decode workers (long-qa s2).
 
     python studies disaggregation-waits
 

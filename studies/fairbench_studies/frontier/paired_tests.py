@@ -49,7 +49,7 @@ class Estimate(NamedTuple):
         return half if beyond > 0 else 1 - half
 
     def p_below(self, most: float) -> float:
-        """Return the one-sided p-value of a mean gain over the rival of at least ``most``."""
+        """Return the one-sided p-value of the hypothesis that the mean gain is ``most`` or more."""
         return Estimate(-self.gain, self.error, self.degrees).p_above(-most)
 
 

@@ -57,8 +57,8 @@ def extend_rows(
 ) -> None:
     """Measure the points that a CSV file lacks, and append each row as soon as it is measured.
 
-    A point has a value for each column in ``identity``. ``measured`` is called with the point's
-    values, and returns the point's row.
+    Each point is a sequence with one value per column in ``identity``. ``measured`` is called with
+    the point's values, and returns the point's row.
     """
     known = {tuple(row[name] for name in identity) for row in stored_rows(path)}
     for point in points:

@@ -130,7 +130,7 @@ def _all_finished(requests: Requests, programs: Programs, program: Ints) -> Flag
 
 
 def _tails(longest_s: Floats, waited_for: Flags) -> Floats:
-    """Return the least time from the end of any call at a depth to the end of its program.
+    """Return, for each depth, the least time from the end of a call to the program's end.
 
     Args:
         longest_s: A call's largest sum of pause and duration (s), by depth in the program.

@@ -70,7 +70,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiment:
-    """A workload of the Preble paper under a router and a local scheduler."""
+    """A workload of the Preble paper that is run with a router and a local scheduler."""
 
     workload: str
     router: str

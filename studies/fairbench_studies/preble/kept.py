@@ -49,7 +49,7 @@ def _row(
 
 
 def recall(rows: Sequence[Row]) -> Results:
-    """Restore results from rows that ``keep`` returned.
+    """Restore results from the rows that the function ``keep`` returned.
 
     Raises KeyError or ValueError if a row has a wrong form.
     """

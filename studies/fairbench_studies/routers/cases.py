@@ -41,5 +41,5 @@ def name_of(case: Case) -> str:
 
 
 def is_heard(case: Case) -> bool:
-    """Return whether every charge reaches all routers of a case."""
+    """Return whether every router in ``case`` learns of the charges by all other routers."""
     return dict(case).get("form") in (None, "exchange", "ledger")

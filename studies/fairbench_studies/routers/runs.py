@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 def simulated(spec: ExperimentSpec) -> tuple[Simulation, float]:
-    """Simulate an experiment; also return the largest charge of which a router was not told."""
+    """Simulate an experiment; also return the largest charge (tokens) not known to a router."""
     simulation = Simulation(spec, spec.client_plans(), None)
     simulation.run()
     ingress = simulation.cluster.ingress

@@ -84,7 +84,7 @@ def measure(spec: ExperimentSpec, kept: Sequence[int]) -> Measured:
 
 
 def lost_by_phase(requests: Requests, facts: Facts) -> Floats:
-    """Return how long (s) the window's finished calls were delayed, compared with lone calls.
+    """Return the delay (s) of the window's finished calls, compared with calls that run alone.
 
     The result has a row per client and a column per phase. All time in the gate and in an engine's
     queue is delay. Prefill and decoding are delayed by the time beyond that of a lone call.

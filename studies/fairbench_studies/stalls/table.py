@@ -2,8 +2,8 @@
 
     python studies stalls
 
-The script simulates every remedy with three seeds, below saturation and under overload, and writes
-results/tables/stalls.csv (a row per run) and mean metrics in docs/reference/metrics.md.
+The script simulates every remedy with three seeds, below saturation and under overload. Runs are
+written to results/tables/stalls.csv, and mean metrics to docs/reference/metrics.md.
 """
 
 from __future__ import annotations

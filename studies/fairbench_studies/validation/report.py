@@ -74,7 +74,7 @@ def error(pair: Pair, least: float = 0.0) -> str:
 
 
 def unresolved_line() -> str:
-    """Return the table's legend for times to first token that are too short to have a target."""
+    """Return the legend for measured times to first token too short for an accuracy target."""
     return f"{UNRESOLVED} measured below {1000 * LONG_TTFT_S:g} ms, too short for a target"
 
 

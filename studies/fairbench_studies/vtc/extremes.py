@@ -58,8 +58,8 @@ def _weight(row: Mapping[str, Any]) -> float:
 def largest_ahead(requests: Requests, service: ServiceRows, clients: int) -> float:
     """Return the most service that all other clients get while a client's only request waits.
 
-    [VTC] Theorem 4.11 bounds the service of other clients if the waiting client had no waiting and
-    no running request when its request arrived.
+    [VTC] Theorem 4.11 bounds the service of the other clients. The theorem applies if the waiting
+    client had no other request when its request arrived.
     """
     history = ServiceHistory.of(service, clients)
     largest = 0.0
@@ -85,7 +85,7 @@ def _alone(requests: Requests, clients: int) -> Iterator[tuple[int, int]]:
 def largest_unasked(
     requests: Requests, service: ServiceRows, clients: int, horizon_s: float
 ) -> float:
-    """Return the most by which equal service exceeds the tokens a waiting client requested.
+    """Return the largest excess of equal service over a waiting client's requested tokens.
 
     [VTC] Theorem 4.13 bounds the returned value. Equal service is all service since the waiting
     client began to wait, divided by the number of clients that sent requests since then.

@@ -30,7 +30,7 @@ class Results:
     ``gaps`` are the largest service differences of two clients while both wait, or NaN if no two
     clients wait at the same time. ``extremes`` holds, for runs under VTC, the largest values of
     quantities that theorems bound. ``known`` holds the measures that verdicts use, by run and name
-    of the measure. Known measures are not computed again from traces.
+    of the measure. Measures in ``known`` are not computed again from traces.
     """
 
     traces: Mapping[str, Trace]

@@ -20,9 +20,9 @@ class Counters(Account):
     Args:
         output_weight: The price of an output token.
         lifts: Whether a returning client's counter is lifted to the lowest counter of the waiting
-            clients (lines 11-13).
-        lifts_alone: Whether the counter of a client that returns to an empty queue is lifted to the
-            counter of the client that left the queue last (lines 8-10).
+            clients ([VTC] Alg. 2 lines 11-13).
+        lifts_alone: Whether a client that returns to an empty queue gets at least the counter of
+            the client that left the queue last ([VTC] Alg. 2 lines 8-10).
         tenants: Whether the account has counters at every level of a tree of tenants.
     """
 

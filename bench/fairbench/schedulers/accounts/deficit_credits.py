@@ -268,7 +268,7 @@ class Credits(Account):
             self._left.setdefault(self.tenant_of(client), {})[client] = credit
 
     def lead(self, node: str) -> float:
-        """Return the number of quanta that a node has spent, as if it had joined at the start."""
+        """Return how many quanta a node has spent, as if it had joined at the start of the run."""
         self.decoded.book((node,))
         return self._granted.get(node, 0) - self.of.get(node, 0.0) / self.quantum_of(node)
 
@@ -334,7 +334,7 @@ class Turns:
                 return
 
     def take_refilled(self) -> bool:
-        """Return whether any quantum was granted since the last call."""
+        """Return whether a quantum was granted since the last call of ``take_refilled``."""
         refilled, self._refilled = self._refilled, False
         return refilled
 

@@ -242,8 +242,8 @@ def engine_charging(
 ) -> Charging:
     """Return the ``Charging`` that the parameters of the scheduler ``name`` select.
 
-    ``tokens`` is the class of the rule that charges tokens. Raises UsageError for parameters that
-    combine GPU time with ``sharing``.
+    ``tokens`` is the ``TokenCharging`` class that is used unless GPU time is charged. Raises
+    UsageError for parameters that combine GPU time with ``sharing``.
     """
     if params.charge != GPU_TIME:
         return tokens(account, prices, params.sharing)

@@ -126,9 +126,9 @@ class HeldAmounts:
 class ClientLimits:
     """The limits that decide which requests of a client enter the gateway's queue.
 
-    - A worker may have at most ``client_requests`` requests, with at most ``client_limit`` tokens
-      of context in total (``BatchCost``). None means no limit, and ``client_limit=auto`` means the
-      engine's load cap.
+    - Each worker may have at most ``client_requests`` requests of all clients, with at most
+      ``client_limit`` tokens of context in total (``BatchCost``). None means no limit, and
+      ``client_limit=auto`` means the engine's load cap.
     - Clients with requests divide the limits of all workers in proportion to their weights. A
       client without admitted requests may always send one request.
     - The requests at a worker may reserve at most ``client_memory`` tokens in total

@@ -40,17 +40,18 @@ class DLPM(FairScheduler):
     class Params:
         """Parameters of DLPM.
 
-        ``quantum`` is the DLPM paper's quantum Q^u in weighted tokens, for a client of weight 1.
-        ``no_room=stop`` ends the pass at a request that does not fit, as SGLang does;
-        ``no_room=skip`` tries the next request, as Algorithm 1 does. ``refill=relaxed`` selects
-        ``RelaxedTurns``, which only matters with ``no_room=skip``. ``join`` is the initial credit
-        of a client: ``zero``, as in Algorithm 1 and by default, or one ``quantum``. A client that
-        starts with a quantum need not wait until other clients have used up their quanta.
-        ``rejoin`` decides when idle clients leave the client list. With ``charge_recompute``, the
-        second prefill of a retracted request is charged, too. ``FairParams`` explains ``sharing``,
-        ``charge``, ``tenants`` and ``weights``; with ``charge=gpu-time``, a quantum is the GPU time
-        of ``quantum`` computed tokens. When memory runs out, ``preempt=fair`` retracts the newest
-        request of the client that is furthest ahead in service; by default, the engine chooses.
+        ``quantum`` is the paper's quantum Q^u in weighted tokens, for a client of weight 1.
+        ``no_room=stop`` ends the scheduling pass at a request that does not fit into memory, as
+        SGLang does. ``no_room=skip`` tries the next request, as [DLPM] Alg. 1 does.
+        ``refill=relaxed`` selects ``RelaxedTurns``, which only matters with ``no_room=skip``.
+        ``join`` is the initial credit of a client: ``zero``, as in Algorithm 1 and by default, or
+        one ``quantum``. A client that starts with a quantum need not wait until other clients have
+        used up their quanta. ``rejoin`` decides when idle clients leave the client list. With
+        ``charge_recompute``, the second prefill of a retracted request is charged, too.
+        ``FairParams`` explains ``sharing``, ``charge``, ``tenants`` and ``weights``; with
+        ``charge=gpu-time``, a quantum is the GPU time of ``quantum`` computed tokens. When memory
+        runs out, ``preempt=fair`` retracts the newest request of the client that is furthest ahead
+        in service; by default, the engine chooses.
         """
 
         quantum: Annotated[int, Gt(0)] = 10_000

@@ -20,8 +20,8 @@ from fairbench.schedulers.views import ListScan
 class UrgentDLPM(DLPM):
     """The base class of schedulers that combine DLPM with deadlines.
 
-    Requests that can still be in time are ranked by deadline. Requests that are late or have no
-    deadline rank last. Once a late request, or a request without a deadline, has waited for
+    Requests that can still meet their deadlines are ranked by deadline. Requests that are late or
+    have no deadline rank last. Once a late request, or a request without a deadline, has waited for
     ``aging_s`` seconds, it ranks first, in order of arrival.
     """
 

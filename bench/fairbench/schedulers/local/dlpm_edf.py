@@ -16,8 +16,8 @@ class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
     """DLPM that serves the chosen client's most urgent request.
 
     Clients take turns as under DLPM, by credit and longest cached prefix. Urgent requests do not
-    raise a client's service above DLPM's bound. ``UrgentDLPM`` ranks requests by urgency. A
-    client's requests that are late or have no deadline go last, in DLPM's order.
+    raise a client's service above DLPM's bound. ``UrgentDLPM`` explains how deadlines rank
+    requests. A client's requests that are late or have no deadline go last, in DLPM's order.
     """
 
     name = "dlpm-edf"

@@ -1,7 +1,7 @@
 """The base class of fair schedulers, which have an order, an account and a charging rule.
 
 The account records each client's service, and the charging rule sets the price of each event. A
-subclass defines the order, which decides the next request.
+subclass defines the order in which waiting requests are served.
 """
 
 from __future__ import annotations

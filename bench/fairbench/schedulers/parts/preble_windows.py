@@ -184,7 +184,7 @@ ROUNDING = 1e-12
 
 
 class Windows:
-    """The ``GpuWindow`` and the load of each worker, and sums of times over all windows."""
+    """Each worker's ``GpuWindow`` and load, and sums of times over the windows of all workers."""
 
     def __init__(
         self,

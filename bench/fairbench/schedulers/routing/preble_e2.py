@@ -48,10 +48,11 @@ class PrebleE2(PrefixRouter):
         eviction cost M. If ``capacity_tokens`` is 0, ``Setup.pool_tokens`` is used; if both are 0,
         eviction is free. Pools fill up earlier than assumed, because the router does not count
         outputs. ``default_output_tokens`` is the assumed mean output length on a GPU before its
-        first request has finished. The prefill times are Preble's for Mistral 7B on an A100. A
-        prompt of fewer than ``prefill_linear_from_tokens`` tokens takes ``prefill_short_ms``, and a
-        prompt of fewer than 64 tokens takes ``prefill_tiny_ms``. ``decode_ms_per_token`` is the
-        time per output token of an 8B model on an A100 that runs one request.
+        first request has finished. The default prefill times are Preble's values for Mistral 7B on
+        an A100. A prompt of fewer than ``prefill_linear_from_tokens`` tokens takes
+        ``prefill_short_ms``, and a prompt of fewer than 64 tokens takes ``prefill_tiny_ms``.
+        ``decode_ms_per_token`` is the time per output token of an 8B model on an A100 that runs one
+        request.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("default_output_tokens", "exploit")

@@ -59,9 +59,9 @@ class FileTraffic(Protocol):
 class Runs(NamedTuple):
     """Runs of blocks: sequences of consecutive blocks that always occur together in prompts.
 
-    A prompt is a sequence of runs of blocks, but its last run of blocks may be incomplete. Rows
-    ``first[i]`` to ``first[i + 1] - 1`` describe the prompt of request i. ``key`` identifies a run
-    of blocks, and ``blocks`` is how many blocks of this run the prompt contains.
+    A prompt consists of runs of blocks; the last run may lack blocks at its end. Rows ``first[i]``
+    to ``first[i + 1] - 1`` describe the prompt of request i. ``key`` identifies a run of blocks,
+    and ``blocks`` is how many blocks of this run the prompt contains.
     """
 
     first: Ints

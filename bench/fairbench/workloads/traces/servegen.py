@@ -187,7 +187,7 @@ class ServeGen:
     def trace(self, records: Iterator[FilePlace], names: Mapping[str, str]) -> WindowedTrace:
         """Return the trace of a file; raise UsageError if ``names`` has columns from ``--map``.
 
-        Raises DataError with the line and the field.
+        Raises DataError, which names the line and the field, for an invalid file.
         """
         if names:
             raise UsageError(

@@ -1,15 +1,16 @@
 """A program in which an engine's own code schedules the requests of a simulated run.
 
-The simulator writes operations to the program's standard input, and reads answers from its standard
-output. An operation is a line with a JSON list (name and arguments); an answer is a line of JSON.
+The simulator writes operations to the standard input of ``bridge.py``, and reads answers from the
+standard output of ``bridge.py``. An operation is a line with a JSON list (name and arguments); an
+answer is a line of JSON.
 
 The engine is imported once. Each run has its own child process, so that no run sees the state of an
 earlier run. A run's child process forks a process for each replica, so that replicas compute
 in parallel. The simulator communicates with each replica's process through a socket.
 
 The program imports only the standard library and the engine. In a run with a fairbench scheduler,
-the child process also imports fairbench. The program ends when its input ends, or within a second
-after the parent process has ended.
+the child process also imports fairbench. ``bridge.py`` ends when its standard input ends, or within
+a second after its parent process has ended.
 """
 
 from __future__ import annotations

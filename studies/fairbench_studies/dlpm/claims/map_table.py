@@ -49,7 +49,8 @@ def map_markdown(readings: Sequence[Reading], titles: dict[int, str], basis: str
 def _axis(readings: Sequence[Reading]) -> str:
     """Return as text, for each value of a setting, in how many configurations a claim holds.
 
-    In ``1/2: 4/4``, the claim holds in all 4 contended configurations at half the default value.
+    The text ``1/2: 4/4`` means that, at half the setting's default value, the claim holds in all 4
+    contended configurations.
     """
     listed = []
     for label, of in _grouped(readings, lambda one: one.step.label):

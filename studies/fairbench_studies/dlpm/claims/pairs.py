@@ -51,7 +51,8 @@ class Pair:
 class All:
     """A claim about pairs of schedulers that holds if it holds for every pair.
 
-    If the opposite of the claim holds for any pair, the whole claim counts as reversed.
+    If the opposite of the claim holds for any pair of schedulers, the whole claim counts as
+    reversed.
     """
 
     name: str

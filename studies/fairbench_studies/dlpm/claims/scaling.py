@@ -69,9 +69,10 @@ def _flat(text: str, values: Collection[float]) -> Part:
 
 
 def judge_central(timings: Timings) -> list[Part]:
-    """Judge whether central scheduling costs 40% of a decode step, more with replicas or queue.
+    """Judge the overhead of central scheduling, and its growth with replicas and queue length.
 
-    Overheads vary between runs of figure 4, so the part about 40% is judged over all known runs.
+    Overheads vary between runs of figure 4. The claim that the overhead is 40% of a decode step is
+    therefore judged over all known runs.
     """
     pct = {(int(p["workers"]), int(p["waiting"])): overhead_pct(p) for p in timings.points}
     shown = pct[REPLICAS, QUEUE]

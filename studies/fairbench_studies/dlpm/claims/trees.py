@@ -147,8 +147,8 @@ def _stalls(preble: str, cells: Sequence[SchedulerResults]) -> list[Part]:
 class Equal(NamedTuple):
     """Results of one seed for the time in which all clients are active.
 
-    ``actual`` is Jain's index of computed service by scheduler. ``first`` says whether client 0 has
-    the highest service rate under VTC and D2LPM.
+    ``actual`` maps each scheduler to Jain's index of the clients' computed service. ``first`` says
+    whether client 0 has the highest service rate under VTC and D2LPM.
     """
 
     actual: Mapping[str, float]

@@ -35,9 +35,10 @@ class PrebleE2Code(PrefixRouter):
     ``hit_ratio``.
 
     The load of a key node (see ``CodeBalance``) is the prefill time of uncached tokens, divided
-    among the node's GPUs, plus the decoding time of unfinished requests. If the loads differ too
-    much, the cheapest key nodes move from the most to the least loaded GPU. A GPU's only key node
-    is copied once the TTFT of the node's requests has doubled.
+    among the node's GPUs, plus the decoding time of unfinished requests. If the loads of GPUs
+    differ too much, key nodes of the prefix tree move from the most to the least loaded GPU, the
+    cheapest first. A GPU's only key node is copied once the TTFT of the node's requests has
+    doubled.
 
     This class differs from Preble's code in three ways. Preble's code returns a GPU's position in a
     list of candidates, not the GPU. Prefill times do not include attention. GPUs with equal values

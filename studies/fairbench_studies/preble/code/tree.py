@@ -11,7 +11,7 @@ from fairbench.schedulers.parts.preble_tree import PrebleNode, PrebleTree
 
 @dataclass(slots=True, eq=False)
 class KeyCount:
-    """The recent requests that share the key node ``node``, and the requests' tokens.
+    """Counts of the recent requests with the same prefix-tree node ``node``, and of their tokens.
 
     ``context_tokens`` counts the prompts' tokens outside the requests' own leaves.
     ``output_tokens`` is the output limit of the request that was counted last.

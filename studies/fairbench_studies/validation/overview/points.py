@@ -188,7 +188,7 @@ def _prompt_tokens(run: ServingRun) -> Ints:
 def kind_of_prompts(tokens: Ints) -> str:
     """Classify prompts as short, medium or long by their median length.
 
-    If the lengths of the prompts vary widely, ``mixed`` is added, as in ``short mixed``.
+    If the lengths of prompts vary widely, the returned text ends in ``mixed``.
     """
     low, median, high = np.percentile(tokens, [10, 50, 90])
     length = "short" if median < SHORT_TOKENS else "long" if median >= LONG_TOKENS else "medium"

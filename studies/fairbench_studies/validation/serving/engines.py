@@ -164,7 +164,7 @@ def _local(run: ServingRun) -> LocalScheduler:
 def _async_scheduling(run: ServingRun) -> bool:
     """Return whether the run's release of vLLM uses asynchronous scheduling by default.
 
-    A run without a stated release counts as asynchronous, because all such runs in the data were
+    If a run's release of vLLM is unknown, True is returned, because all such runs in the data were
     made in 2026.
     """
     parts = re.findall(r"\d+", run.engine_version)[:2]

@@ -45,7 +45,7 @@ _WVTC_WEIGHTS = {"0": 1.0, "1": 2.0, "2": 3.0, "3": 4.0}
 def build_scheduler(
     measured_name: str, date: Recorded = RECORDED[-1], weights: Mapping[str, float] | None = None
 ) -> LocalScheduler:
-    """Return a new scheduler that works like VTC-artifact did on the date of a measured run.
+    """Return a new scheduler that follows VTC-artifact's code at the date of a measured run.
 
     ``weights`` are the weights of the clients; None means the weights that ``measured_name``
     implies. Raises DataError if the scheduler is unknown, or does not support weights.

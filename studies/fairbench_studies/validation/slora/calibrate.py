@@ -75,7 +75,7 @@ def fitted_runs(runs: list[MeasuredRun]) -> list[MeasuredRun]:
 
 
 def candidates(runs: list[MeasuredRun]) -> Iterator[Fit]:
-    """Yield every pair of candidate costs, with its simulation error, for each recording date."""
+    """Yield the simulation error of each pair of candidate costs, for each recording date."""
     for date in sorted({run.recorded for run in runs}):
         among = [run for run in runs if run.recorded == date]
         for overhead_ms in OVERHEADS_MS:
