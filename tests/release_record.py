@@ -186,10 +186,10 @@ client. A client that floods every rank therefore receives no more than its shar
   server with several ranks, the plugin refuses `rpm`, `equinox` and `tenants=tree`, because ranks
   do not exchange the counts that these schedulers and settings need.
 - *Refused.* The ranks of a server must be on one host, and a server with several ranks refuses
-  priorities. With several SGLang ranks under `vtc` or `dlpm`, a rank must not use tensor or
-  pipeline parallelism. A vLLM server with several ranks refuses Ray, external load balancers, and a
-  list of plugins in `VLLM_PLUGINS` that does not contain `fairbench`.
-- *Failures.* If a rank dies, both SGLang and vLLM stop the whole server. The accounts keep the
+  priority scheduling. With several SGLang ranks under `vtc` or `dlpm`, a rank must not use tensor
+  or pipeline parallelism. A vLLM server with several ranks refuses Ray, external load balancers,
+  and a list of plugins in `VLLM_PLUGINS` that does not contain `fairbench`.
+- *Failures.* If a rank dies, both SGLang and vLLM stop the whole server. Clients' accounts keep the
   charges for requests that a dead rank served. After 10 s, the clients of a dead rank no longer
   count as waiting. A restarted rank reads all charges of the other ranks.
 - *Reset.* `POST /flush_cache` and `POST /reset_prefix_cache` do not reset the clients' accounts on
