@@ -1,5 +1,7 @@
 """Test the rules of production routers on hand-computed examples."""
 
+from math import exp
+
 import pytest
 
 from fairbench.schedulers.routing.bases import draw, two_of
@@ -176,6 +178,13 @@ def test_dynamo_with_a_temperature_draws_randomly():
     send(("doc", 160))
     sent = [send(("doc", 160), (str(n), 1)) for n in range(40)]
     assert 1 <= sent.count(0) < 40
+
+
+def test_dynamo_with_a_temperature_draws_the_cheapest_worker_most_often():
+    """Costs are scaled to 0 and 1, so the odds at temperature 0.5 are 1 : exp(-2)."""
+    router = make(Dynamo, temperature=0.5).router
+    drawn = [router._pick(request(n, "a", ("p", 1)), {0: 9.0, 1: 5.0}) for n in range(4000)]
+    assert drawn.count(1) / 4000 == pytest.approx(1 / (1 + exp(-2)), abs=0.03)
 
 
 # llm-d
