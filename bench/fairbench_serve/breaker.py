@@ -162,7 +162,7 @@ class Refusals:
     def record_refusal(self, worker: int, kind: int, size: int, client: str) -> bool:
         """Record that a worker refused a request that another worker served.
 
-        Returns True if the worker now gets no requests of this ``kind`` for a while.
+        Returns True if the worker is now paused for requests of the kind ``kind``.
         """
         while len(self._kinds) >= MOST_KINDS and kind not in self._kinds:
             del self._kinds[next(iter(self._kinds))]

@@ -93,7 +93,7 @@ class BlockTables:
         return max(-(-tokens // self._size) - self._tables[sequence].blocks, 0)
 
     def grow(self, sequence: Sequence, tokens: int, known: int) -> bool:
-        """Allocate blocks for the first ``tokens`` tokens; return False if too few are free.
+        """Allocate a sequence's first ``tokens`` tokens; return False if too few blocks are free.
 
         The full blocks of the first ``known`` tokens are cached.
         """

@@ -138,8 +138,8 @@ class AskedLoad(NamedTuple):
 def sampled(group: LoadGroup, seed: int) -> Iterator[tuple[str, Job]]:
     """Yield a sample of a group's programs, each with its client.
 
-    The sample of a client is proportional to its number of programs, so that requests of a heavy
-    client have the right weight. In a replayed trace, a client's sample is its first programs.
+    A client's number of sampled programs is proportional to its total number of programs, so that a
+    heavy client has the right weight. In a replayed trace, a client's sample is its first programs.
     """
     sizes = {plan.client: expected_programs(plan) for plan in group.plans}
     largest = sorted(group.plans, key=lambda plan: -sizes[plan.client])[:SAMPLE]

@@ -171,7 +171,10 @@ class KVPool:
         return tokens
 
     def host_tokens(self, gib: float) -> int:
-        """Return the number of tokens in ``gib`` GiB of CPU memory, or 0 if ``host_gb_s`` is 0."""
+        """Return how many tokens of KV cache fit into ``gib`` GiB of CPU memory.
+
+        If ``host_gb_s`` is 0, the result is 0.
+        """
         return int(gib * 2**30 / self.kv_bytes_per_token) if self.host_gb_s else 0
 
     @property

@@ -37,7 +37,7 @@ MAX_WORKER = 2**20
 
 @contextmanager
 def spooled(logs: Mapping[str, IntegerTable], folder: Path) -> Iterator[None]:
-    """Store the rows that the logs get during the ``with`` block in files in ``folder``.
+    """Write the rows that are added to ``logs`` during the ``with`` block to files in ``folder``.
 
     When a block of any log is full, the current blocks of all logs are written, so that all files
     end at the same simulated time. After the ``with`` block, every row is on disk, even after an

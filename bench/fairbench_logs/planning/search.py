@@ -181,7 +181,7 @@ def _value(slo: Slo, summary: Mapping[str, Any]) -> Value:
 
 
 def _knows(slo: Slo, value: Value) -> bool:
-    """Return whether a value or a bound is enough to decide whether the target is met."""
+    """Return whether ``value``, possibly only a bound, decides whether the target is met."""
     return value.bound != (">" if slo.below else "<")
 
 

@@ -23,7 +23,8 @@ class CrossBand(ClassQueues):
 
     llm-d-router's issue 1995 does not say what happens to priorities without requests, which never
     spend their credits. In fairbench, priorities get new credits when no waiting priority has
-    credit. As in issue 1995, the virtual time of a priority without requests stays the same.
+    credit. The virtual time of a priority without requests does not change, as in llm-d-router's
+    issue 1995.
     """
 
     name = "cross-band"

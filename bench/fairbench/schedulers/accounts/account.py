@@ -18,9 +18,9 @@ from fairbench.tenants import ROOT, Tenants, parent_of
 class UnbookedTokens:
     """A buffer of decoded tokens; a token adds the price ``each`` to its client's balance.
 
-    Without the buffer, every step would update the balances of the whole batch, although a
-    scheduler compares only the few clients with waiting requests. ``changed`` holds the clients
-    whose number of running requests may have changed.
+    Buffering decoded tokens saves balance updates, because a scheduler compares only the balances
+    of clients with waiting requests. ``changed`` holds the clients whose number of running requests
+    may have changed.
     """
 
     sums: dict[str, float]
