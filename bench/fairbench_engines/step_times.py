@@ -75,7 +75,7 @@ class FittedCosts:
         """Add a prefill step of ``seconds`` seconds to the fit.
 
         Args:
-            chunks: The numbers of cached and of new tokens of each prompt.
+            chunks: Each prompt's number of cached tokens and number of new tokens.
             seconds: The measured duration of the step.
             loaded_tokens: Tokens that were loaded from host memory.
         """

@@ -80,7 +80,7 @@ def lacks_given(file: Mapping[str, Any]) -> bool:
 
 
 def is_edited(file: Mapping[str, Any]) -> bool:
-    """Return whether a file lacks ``given``, or was edited after fairbench stored the file."""
+    """Return whether a stored file was edited, or lacks the table ``given`` of chosen values."""
     return not _has_given(file) or bool(file[GIVEN].get(DIGEST) != digest_of(file))
 
 

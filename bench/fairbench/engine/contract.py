@@ -59,7 +59,7 @@ class Replica(Protocol):
 
     @property
     def running_count(self) -> int:
-        """The number of requests in prefill or decoding."""
+        """The number of requests that are in prefill or decoding."""
 
     @property
     def saturated(self) -> bool:

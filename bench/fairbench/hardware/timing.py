@@ -71,7 +71,7 @@ class FlashAttention2(NamedTuple):
         return self.heads // self.kv_heads - 1
 
     def tail_tokens(self, sequences: int, longest: int) -> float:
-        """Return the extra time of a decode step's longest block, in units of a profile's ``c_A``.
+        """Return the extra time for a decode step's longest sequence, in units of ``c_A``.
 
         The tail is the time in which only the longest sequence is computed, as a tile of
         ``TILE_ROWS`` rows on one multiprocessor. The step has ``sequences`` sequences, the longest

@@ -47,7 +47,8 @@ class Cells:
     - ``tokens`` is each client's service up to each of ``edge_s``, shape (n_clients, n_edges).
     - ``service`` is the tokens divided by the client's weight, shape (n_clients, n_edges).
     - ``waits`` marks the cells in which a client was backlogged at some instant. ``begins`` marks
-      the cells in which a backlog began. ``waits`` and ``begins`` have shape (n_cells, n_clients).
+      the cells in which a backlog began. The flags ``waits`` and ``begins`` have the shape (number
+      of cells, number of clients).
     """
 
     edge_s: Floats

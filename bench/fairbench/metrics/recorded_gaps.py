@@ -1,4 +1,4 @@
-"""Stalls from recorded gaps between tokens, and the prompts that caused the longest gaps.
+"""Stalls found in recorded gaps between output tokens, and the prompts that caused the longest.
 
 A recorded log does not say when the server computed a prompt. A prompt is assumed to be computed
 from the admission of its request to the first token. If the admission time is unknown, the assumed

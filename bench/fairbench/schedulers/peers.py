@@ -58,7 +58,7 @@ class RoutersParams:
     ``skew`` is the ratio of a client's requests at its most used router to those at its least used
     router. The most used router differs between successive clients with ``favourite=each``, and is
     the same for all clients with ``favourite=one``. With ``form=sticky``, ``skew`` is the ratio of
-    the expected numbers of clients at the routers.
+    the expected numbers of clients at the most and least used routers.
     """
 
     form: Literal["independent", "sticky", "exchange", "ledger"] = "independent"
@@ -156,7 +156,7 @@ class Heard:
         return self._places.get(origin, ())
 
     def forget_origin(self, origin: str) -> None:
-        """Delete the sums that a router has sent; the sums in its next message count as new."""
+        """Delete the sums received from a router; sums in its next message then count in full."""
         self.latest.pop(origin, None)
         self._places.pop(origin, None)
 

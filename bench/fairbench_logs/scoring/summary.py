@@ -223,10 +223,11 @@ def score_run(
     Facts that the stored requests lack, such as the workload, are copied from the stored summary.
     Raises DataError if the directory is not a run, or if its files were changed.
 
-    Args: path: The directory of the stored run. start_s: The start (s) of the window; None keeps
-        the start of the run's window. end_s: The end (s) of the window; None keeps the end of the
-        run's window. percentiles: Percentiles that replace the run's percentiles; () keeps the
-        run's percentiles.
+    Args:
+        path: The directory of the stored run.
+        start_s: The start (s) of the window; None keeps the run's window start.
+        end_s: The end (s) of the window; None keeps the run's window end.
+        percentiles: Percentiles that replace the run's percentiles; () keeps the run's percentiles.
     """
     run = read_run(path)
     check_whole(run.summary, path / SUMMARY)

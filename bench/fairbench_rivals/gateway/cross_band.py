@@ -46,7 +46,7 @@ class CrossBand(ClassQueues):
         shares: dict[str, Positive] = field(default_factory=dict)
 
         def __post_init__(self) -> None:
-            """Raise ValueError if ``shares`` has no effect or names no priority."""
+            """Raise ValueError if ``shares`` has no effect or a key that is not a whole number."""
             if self.shares and self.weights != "explicit":
                 raise ValueError(
                     f"shares: has no effect with weights = {self.weights!r}; "

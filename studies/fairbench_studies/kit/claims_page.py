@@ -47,7 +47,7 @@ class Setting(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A claim, and its judged parts, keyed by the title of the runs' settings."""
+    """A claim and, for the title of each group of settings, the claim's judged parts."""
 
     claim: Claim
     parts: Mapping[str, Sequence[Part]]
