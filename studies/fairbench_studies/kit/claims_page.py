@@ -47,7 +47,7 @@ class Setting(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A claim and, for the title of each group of settings, the claim's judged parts."""
+    """A claim, and the claim's judged parts by the title of the settings of their runs."""
 
     claim: Claim
     parts: Mapping[str, Sequence[Part]]

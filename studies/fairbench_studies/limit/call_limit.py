@@ -103,8 +103,8 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
 def _pauses(requests: Requests, programs: Programs, row: Ints, program: Ints) -> Floats:
     """Return the shortest possible pause (s) before each call, such as a user's think time.
 
-    A call at depth 0 arrives at a fixed time after its program. Before a deeper call, the shortest
-    pause lasts from the most recent end of a call of the program to the arrival of the deeper call.
+    A call at depth 0 arrives at a fixed time after its program. Before any other call, the shortest
+    pause lasts from the latest end of an earlier call of the program to the other call's arrival.
     The pause is 0 if no call of the program ends before the arrival, or if a call never finishes.
     """
     arrival_s = requests.arrival_s[row]

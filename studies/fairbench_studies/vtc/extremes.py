@@ -71,7 +71,7 @@ def largest_ahead(requests: Requests, service: ServiceRows, clients: int) -> flo
 
 
 def _alone(requests: Requests, clients: int) -> Iterator[tuple[int, int]]:
-    """Yield (client, row) of each request that waited although its client had no other request."""
+    """Yield (client, row) of requests that waited though their client had no unfinished request."""
     for client in range(clients):
         mine = np.flatnonzero(requests.client == client)
         mine = mine[np.argsort(requests.arrival_s[mine], kind="stable")]
