@@ -84,7 +84,7 @@ class Request:
 
 
 class LLM(Protocol):
-    """The operations available to a program, which is the code of a client's task.
+    """The interface through which a program (the code of a client's task) calls the model.
 
     A program can call the model, wait, and run branches in parallel. To run both in simulated time
     and against an HTTP server, a program may await only methods of ``LLM``.

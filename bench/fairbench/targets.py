@@ -115,7 +115,7 @@ class Targets:
 def alone(costs: RequestCosts, input_tokens: int, output_tokens: int) -> Alone:
     """Return the latencies of a request that is alone on an idle replica.
 
-    A real engine with chunked prefill is slightly slower than predicted here.
+    A real engine with chunked prefill has slightly higher latencies than this function returns.
 
     Args:
         costs: A model of the time of each engine step, and of the HTTP server and the tokenizer.

@@ -73,7 +73,7 @@ def _per_hour(spec: ExperimentSpec, size: Callable[[ClientPlan, Job], float]) ->
 
 
 def programs_multiple(honest: ExperimentSpec, attack: ExperimentSpec) -> float:
-    """Return the attacker's expected number of programs, divided by the honest client's number."""
+    """Return the attacker's expected number of programs, as a multiple of an honest client's."""
     sent = [
         sum(expected_programs(plan) for plan in spec.client_plans() if plan.misbehaving)
         for spec in (attack, honest)

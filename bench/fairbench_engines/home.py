@@ -121,7 +121,7 @@ class EngineHome(ABC):
         self._numbers = count()
 
     def share_memory(self, eviction: MirroredEviction | None) -> None:
-        """Let memory shares decide on admissions if the configuration has memory shares."""
+        """Enforce memory shares at admissions if the configuration has memory shares."""
         if self.config.shares_memory and eviction is not None:
             ours = self._ours
             self._shares = MirroredMemory(

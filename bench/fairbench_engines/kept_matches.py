@@ -161,7 +161,7 @@ class KeptMatches(ABC):
 
 
 class EngineQueue(MatchedQueue[Spot]):
-    """The simulator's queue, sorted by the cached tokens of prompts in an engine's prefix cache.
+    """A simulated queue, sorted by each prompt's cached tokens in an engine's prefix cache.
 
     ``matched(request)`` returns the number of cached tokens that the engine finds at an admission.
     """

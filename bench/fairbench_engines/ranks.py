@@ -106,7 +106,7 @@ class RankLink:
         return nullcontext() if self._shared is None else self._shared.arriving(client)
 
     def served(self, service: Mapping[str, float]) -> dict[str, float]:
-        """Publish each client's service (weighted tokens) at this rank; return sums over ranks."""
+        """Publish clients' service (weighted tokens) at this rank; return sums over all ranks."""
         self._board.put("service", service.items())
         sums = dict(service)
         for reader in self._readers.values():

@@ -61,9 +61,9 @@ class _Fit:
 class FittedCosts:
     """A ``CostModel`` that is fitted to measured steps of an engine.
 
-    The model is linear, like the simulator's timing profiles. A prefill's time depends on its new
-    tokens, on their context, and on the tokens loaded from host memory. A decode step's time
-    depends on its number of requests and on the requests' context.
+    Step times are linear functions, as in the simulator's timing profiles. A prefill's time depends
+    on its new tokens, on their context, and on the tokens loaded from host memory. A decode step's
+    time depends on its number of requests and on the requests' context.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class FittedCosts:
         """Add a prefill step of ``seconds`` seconds to the fit.
 
         Args:
-            chunks: The numbers of cached and of new tokens of each prompt.
+            chunks: Each prompt's number of cached tokens and number of new tokens.
             seconds: The measured duration of the step.
             loaded_tokens: Tokens that were loaded from host memory.
         """

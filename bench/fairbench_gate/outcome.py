@@ -125,7 +125,7 @@ NO_CHANGE = "no value may change"  # name of the check if the user sets no limit
 class ClauseRow:
     """The result of checking one metric limit.
 
-    ``causes`` names default settings that differ between the two compared versions of fairbench.
+    ``causes`` names settings whose defaults differ between the two compared versions of fairbench.
     """
 
     point: str

@@ -223,7 +223,7 @@ def bound(host: str, port: int, backlog: int) -> list[socket.socket]:
 
 
 class Connections:
-    """The open connections of a server, at most ``most`` connections at a time.
+    """A server's open connections, of which at most ``most`` are open at a time.
 
     If the limit is reached, the connections that have been idle longest are closed. If every open
     connection has a request in progress, new connections wait in the kernel's backlog.

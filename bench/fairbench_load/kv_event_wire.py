@@ -125,7 +125,7 @@ def encode(seq: int, batch: EventBatch, topic: bytes = b"") -> tuple[bytes, byte
 
 
 def decode(frames: Sequence[bytes]) -> NumberedBatch | None:
-    """Return the batch in the frames of a message, or None for the message that ends a replay.
+    """Return a message's batch of events, or None for the message that ends a replay.
 
     Events of unknown kinds are skipped. Raises ValueError if the frames are not a message, or if
     all events are of unknown kinds.

@@ -197,7 +197,8 @@ def config_from(environment: Mapping[str, str]) -> PluginConfig:
 def read_variable(environment: Mapping[str, str], variable: str, shape: str) -> dict[str, Any]:
     """Return the JSON object in an environment variable, or {} if the variable is not set.
 
-    Raises UsageError if the variable holds no JSON object; the message shows the example ``shape``.
+    Raises UsageError if the variable's value is not a JSON object. The message shows ``shape``, an
+    example of a valid value.
     """
     text = environment.get(variable) or "{}"
     try:

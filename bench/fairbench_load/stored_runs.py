@@ -105,8 +105,8 @@ def cluster_in(
 ) -> Iterator[Workers | None]:
     """Start workers for several runs, with logs in ``parent``; for an endpoint, yield None.
 
-    Raises KeyboardInterrupt if a signal comes before the workers are ready. If ``fresh`` is True
-    and a signal comes, ``parent`` is removed.
+    Raises KeyboardInterrupt if a signal comes before the workers are ready. If ``fresh`` is True,
+    ``parent`` is removed when a signal interrupts the start.
     """
     if spec.backend is None or not spec.backend.is_managed:
         yield None

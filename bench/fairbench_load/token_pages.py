@@ -18,14 +18,14 @@ def segments_of(token_ids: Sequence[int]) -> Prompt:
     """Split a prompt's token ids into pages, whose size grows with the length of the prompt.
 
     Pages have 8 tokens up to token 256 of the prompt, 16 tokens up to token 512, 32 tokens up to
-    token 1,024, and so on. A match of two prompts ends at the border of a page, so it loses at most
-    7 tokens or a sixteenth of its length. An ``array("I")`` of ids is converted fastest.
+    token 1,024, and so on. A match of two prompts ends at a page boundary, so at most 7 tokens or a
+    sixteenth of the matched prefix is lost. An ``array("I")`` of ids is converted fastest.
 
-    A page's name contains its tokens (4 bytes each), so names must not be logged. Because names are
-    not hashes, different pages never have equal names. If the last page of a prompt is incomplete,
-    it matches only an equal last page. To get a prefix that ends inside a page, call
-    ``prefix_tree.truncate`` on the returned prompt. Raises OverflowError for an id that is negative
-    or has more than 32 bits.
+    A page's name contains its tokens (4 bytes each), so names must not be logged. Different pages
+    always have different names, because a name contains the tokens and is not a hash. If the last
+    page of a prompt is incomplete, it matches only an equal last page. To get a prefix that ends
+    inside a page, call ``truncate`` on the converted text. Raises OverflowError for an id that is
+    negative or has more than 32 bits.
     """
     # ``text`` contains the bytes of all token ids, each byte as a character.
     if not (isinstance(token_ids, array) and token_ids.typecode == "I"):

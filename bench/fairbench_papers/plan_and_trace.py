@@ -82,7 +82,7 @@ REST = "0.7"  # Clients without a line of their own share a line in this grey.
 
 
 def draw_trace(table: TraceTable, path: Path, title: str, clock: ClockTime | None = None) -> None:
-    """Draw the load of a trace over time to a file.
+    """Draw a trace's load over time and its request lengths, and save the figure as ``path``.
 
     Raises UsageError if the file cannot be written.
     """

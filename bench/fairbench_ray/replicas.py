@@ -159,7 +159,7 @@ class Close(NamedTuple):
 def serve_replicas(pipe: Connection, address: str) -> None:
     """Place the replicas of a ``Bundles`` message, and answer each ``RemoteCall`` until ``Close``.
 
-    All servers end if the parent process ends or if the cluster is lost.
+    All servers end if the parent process ends or if the connection to the Ray cluster is lost.
     """
     with connected(pipe, address) as ray:
         if ray is None:

@@ -41,9 +41,9 @@ def same_worker(
 ) -> str | None:
     """Return one of ``others`` that leads to the same server as ``url``, or None.
 
-    Looking up the host names may take seconds. URLs with different full host names count as
-    different servers, because a common IP address may belong to a gateway in front of several
-    servers. ``found`` caches the IP addresses of each URL between calls.
+    The DNS look-ups may take seconds. URLs with different full host names count as different
+    servers, because a common IP address may belong to a gateway in front of several servers.
+    ``found`` caches the IP addresses of each URL between calls.
     """
     known = {} if found is None else found
 

@@ -28,7 +28,7 @@ class Usage(NamedTuple):
     failed: bool = False
 
     def completed_by(self, earlier: Usage) -> Usage:
-        """Return these token counts, with missing counts taken from ``earlier``."""
+        """Return the usage, with missing token counts filled in from ``earlier``."""
         read, output, cached = (
             old if new is None else new for new, old in zip(self[:3], earlier[:3], strict=True)
         )

@@ -1,4 +1,4 @@
-"""The router's process: its parts, its HTTP application, and its server loop."""
+"""The router process: its components, HTTP application and server loop."""
 
 from __future__ import annotations
 

@@ -147,12 +147,12 @@ class _Refused:
 class Refusals:
     """The kinds of requests that a worker refuses while other workers serve them.
 
-    A kind is a hash of properties such as model and fields; a size is the number of tokens that a
-    request needs. After ``TRIPS_AFTER`` refusals, the worker gets no requests of the same kind and
-    at least the same size during a pause. After the pause (see ``Breakers``), one request of the
-    refused kind tests the worker. A served request deletes the worker's refusals of equal or
-    smaller requests of the same kind. If one client sent all refused requests, only this client's
-    requests avoid the worker, because their content may be the cause.
+    A request's kind is a hash of properties such as its model and its fields, and its size is the
+    number of tokens that it needs. After ``TRIPS_AFTER`` refusals, the worker gets no requests of
+    the same kind and at least the same size during a pause. After the pause (see ``Breakers``), one
+    request of the refused kind tests the worker. A served request deletes the worker's refusals of
+    equal or smaller requests of the same kind. If one client sent all refused requests, only this
+    client's requests avoid the worker, because their content may be the cause.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -162,7 +162,7 @@ class Refusals:
     def record_refusal(self, worker: int, kind: int, size: int, client: str) -> bool:
         """Record that a worker refused a request that another worker served.
 
-        Returns True if the worker now gets no requests of this ``kind`` for a while.
+        Returns True if the worker is now paused for requests of the kind ``kind``.
         """
         while len(self._kinds) >= MOST_KINDS and kind not in self._kinds:
             del self._kinds[next(iter(self._kinds))]

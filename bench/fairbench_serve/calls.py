@@ -68,7 +68,7 @@ class Call:
 
     @property
     def reserved_output(self) -> int:
-        """Return how many output tokens to reserve for all answers.
+        """Return the number of output tokens to reserve for all answers of the request.
 
         If the request does not limit its output, SGLang's maximum is reserved for each answer.
         """

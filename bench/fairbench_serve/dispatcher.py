@@ -376,7 +376,7 @@ class Dispatcher:
             self._leaving.pop(worker)()
 
     def lost(self, worker: int, prefix: Prompt, tokens: int) -> None:
-        """Handle a KV event that a worker evicted the last ``tokens`` tokens of a prefix."""
+        """Handle a KV event: a worker evicted the last ``tokens`` tokens of a prefix."""
         if worker in self._caches:
             self._caches[worker].lose(prefix, tokens)
         self.evicted(worker, prefix, tokens)

@@ -473,7 +473,7 @@ class _Budget:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A position in a JSON value: its depth, enclosing objects, and number of repetitions.
+    """A position in a JSON value: its depth, its enclosing objects, and how often it is repeated.
 
     ``within`` holds the references that lead to the position, with the id of the object that
     defines the target of each.

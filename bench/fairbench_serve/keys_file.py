@@ -147,9 +147,9 @@ def admin_key_of(
 ) -> str | None:
     """Return the admin port's API key from ``file``, or None if there is no port or no file.
 
-    If clients have API keys, the admin port needs a key that no client has. If the router has API
-    keys for workers, the admin port needs a key, too, because the router sends each added worker a
-    worker's key. Raises UsageError or DataError for an unusable key.
+    If clients have API keys, the admin port needs a key that no client has. The admin port also
+    needs a key if the router has API keys for workers, because the router sends such a key to each
+    added worker. Raises UsageError or DataError for an unusable key.
     """
     if file is None:
         keys = "--keys" if clients is not None else "keys of workers"

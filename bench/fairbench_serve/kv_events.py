@@ -354,9 +354,9 @@ class Subscriber:
                 await asyncio.sleep(self._quiet_s)
 
     async def _catch_up(self, context: zmq.asyncio.Context, replay: str) -> None:
-        """Request the messages that have not arrived yet, and also the last applied message.
+        """Request missing messages, and again the last applied message to detect a restart.
 
-        A worker that no longer has the last applied message must have restarted.
+        If a worker no longer has the last applied message, the worker must have restarted.
         """
         known, known_s, is_first = self._next - 1, self._last_s, True
 

@@ -1,8 +1,9 @@
 """Peers (other routers in front of the same workers), and the exchange of clients' totals.
 
-Simulations also use the classes for totals in ``schedulers/peers.py``. A message contains only
-totals that have changed since the version that the peer last confirmed. If a message is lost, the
-next message repeats its changes. No message is stored, so an unreachable peer takes no memory.
+The classes that compute totals are in ``schedulers/peers.py``, because simulations use them, too. A
+message contains only totals that have changed since the version that the peer last confirmed. If a
+message is lost, the next message repeats its changes. No message is stored, so an unreachable peer
+takes no memory.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Proxy:
         self._memory = BodyMemory(self.config.max_bodies_bytes or usual_bytes())
 
     async def models(self, http: web.Request) -> web.StreamResponse:
-        """Return the page ``/v1/models``, or one model, from the first worker that lists it."""
+        """Return ``/v1/models``, or the entry of one model, from the first worker that has it."""
         client_of(http.headers, None, self.access.keys)
         name = http.match_info.get("model")
         page = WorkerPage("GET", "/v1/models", partial(_models_of, name=name))

@@ -35,8 +35,9 @@ async def wait_until_sent(
 ) -> RequestInFlight:
     """Wait until the request is sent to a worker, and return its state at the worker.
 
-    If the task is cancelled, the queued request is withdrawn. Raises the dispatcher's Problem, or
-    WorkerFailed if the worker becomes unavailable just when the request is sent.
+    If the task is cancelled, the queued request is withdrawn. Raises Problem if the dispatcher
+    refuses the request, and WorkerFailed if the worker becomes unavailable just when the request is
+    sent.
     """
     went: list[RequestInFlight | Problem] = []
     told = asyncio.Event()
@@ -105,7 +106,7 @@ class Asking:
 
     @property
     def size(self) -> int:
-        """The most tokens that the request can need, if the request limits its output."""
+        """The number of prompt tokens plus, if the request limits its output, the output limit."""
         return len(self.call.ids) + (self.call.max_new_tokens or 0)
 
 
@@ -175,10 +176,10 @@ class Attempts:
         """Return the answer that a worker gives to a request.
 
         The request is sent again if a worker has closed a reused connection or, at most once per
-        worker, if a worker cannot be reached. After any other failure, the request is retried once,
-        at another worker or, if the connection broke, at any worker. Further retries take place
-        only if all failures were error answers, and if there is another worker whose last request
-        succeeded. If the worker's process has ended, the request is not retried.
+        worker, if a worker cannot be reached. If an attempt fails for another reason, the request
+        is retried once at another worker (at any worker if the connection broke). Further retries
+        take place only if all failures were error answers, and if there is another worker whose
+        last request succeeded. If the worker's process has ended, the request is not retried.
 
         Raises Problem if no worker has answered.
         """
@@ -328,7 +329,8 @@ class Attempts:
     ) -> AttemptFailure:
         """Return why an attempt failed, after a health check if the connection failed.
 
-        If the client disconnects during the health check, the reason is LEFT or EVICTED.
+        If the health check is cancelled, the reason is EVICTED for an evicted request, and
+        otherwise LEFT (the client disconnected).
         """
         if failed.reason not in DISCONNECTED:
             return failed.reason

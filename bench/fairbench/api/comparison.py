@@ -50,7 +50,7 @@ class Comparison:
         paired: bool = False,
         every: bool = False,
     ) -> None:
-        """Compare each group's experiments with the first experiment of the group.
+        """Compare the first experiment of each group with the other experiments of the group.
 
         If ``every`` is True, all metrics are shown, not only the main metrics. If ``paired`` is
         True, two experiments that have no seed in common are an error.

@@ -317,7 +317,7 @@ ENGINE_CODE = Flag(
 
 
 class CompareFlags(SetupFlags, SingleFlags, ServedFlags, SeedFlags, total=False):
-    """Flags of ``fairbench compare``, which the command's ``--help`` describes."""
+    """Flags of ``fairbench compare``; see ``fairbench compare --help``."""
 
     engine_code: Annotated[
         str | Sequence[str] | None,

@@ -53,8 +53,8 @@ def with_given(file: Mapping[str, Any], chosen: Collection[str] | None = None) -
 
     If the file lacks ``given``, the function infers the values that the user chose. ``chosen``
     lists the keys of the chosen values if an older version stored these keys in the manifest.
-    Without ``chosen``, the values of a stored file that differ from defaults count as chosen. All
-    values of a file that the user wrote count as chosen.
+    Without ``chosen``, the user is assumed to have chosen every value of a stored file that differs
+    from its default. In a file that the user wrote, every value is the user's choice.
     """
     if _has_given(file) and not is_edited(file):
         return file
@@ -80,7 +80,7 @@ def lacks_given(file: Mapping[str, Any]) -> bool:
 
 
 def is_edited(file: Mapping[str, Any]) -> bool:
-    """Return whether a file lacks ``given``, or was edited after fairbench stored the file."""
+    """Return whether a stored file was edited, or lacks the table ``given`` of chosen values."""
     return not _has_given(file) or bool(file[GIVEN].get(DIGEST) != digest_of(file))
 
 

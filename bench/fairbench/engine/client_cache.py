@@ -52,8 +52,8 @@ class Residency:
 
     ``log`` records every change in the number of a client's tokens in memory.
 
-    A token that k clients use counts as 1/k token for each client. To avoid rounding errors,
-    integer counters are kept separately for each number of sharing clients.
+    A token that k clients use counts as 1/k token for each client. To avoid rounding errors, there
+    is an integer counter of tokens for each value of k.
     """
 
     def __init__(self, clients: Iterable[str], log: ResidencyLog) -> None:

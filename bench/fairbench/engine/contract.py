@@ -59,7 +59,7 @@ class Replica(Protocol):
 
     @property
     def running_count(self) -> int:
-        """The number of requests in prefill or decoding."""
+        """The number of requests that are in prefill or decoding."""
 
     @property
     def saturated(self) -> bool:
@@ -138,8 +138,9 @@ class CodeRun(NamedTuple):
 class EngineCode(Protocol):
     """An installed engine whose code makes the decisions of simulated replicas.
 
-    An entry point of the group ``doors.CODE_GROUP`` registers the class under the engine's name.
-    The simulator creates an instance of the class with a ``CodeRun`` as its argument.
+    An implementation is registered under the engine's name by an entry point of the group
+    ``doors.CODE_GROUP``. The simulator creates an instance of the registered class with a
+    ``CodeRun`` as its argument.
     """
 
     # ``about`` describes the engine: its version, digest, commit, changed files and policy.

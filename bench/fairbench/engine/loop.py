@@ -461,7 +461,8 @@ class EngineLoop(ABC, Generic[N]):
     def sync(self) -> None:
         """Record all decode steps that have ended.
 
-        A step that ends exactly at the current time counts if its event precedes the current event.
+        A step that ends exactly at the current time is included if its event precedes the event
+        that is being handled.
         """
         if (run := self._run) is not None:
             past_ps = self._clock.past(END, self.index)

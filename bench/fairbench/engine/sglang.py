@@ -484,7 +484,7 @@ class Admission:
     def _commit(
         self, sequence: Sequence, tokens: int, loaded: int, *, first: bool, last: bool
     ) -> bool:
-        """Subtract a chunk from the budgets; return whether the pass ends with this chunk."""
+        """Subtract a chunk from the budgets; return whether the chunk ends the admission pass."""
         prefill = (sequence, sequence.filled, tokens, first, last, loaded)
         self.prefills.append(new_tuple(Prefill, prefill))
         taken = reserved = loaded + tokens + 1

@@ -484,7 +484,8 @@ class AsyncVLLMReplica(VLLMReplica):
     - A request that arrives during a step must wait for the step after the next step.
     - A request keeps its slot and blocks while the step with its last token runs. A request that
       ends before ``max_new_tokens`` runs for one more step, whose token is discarded.
-    - The scheduler learns of output tokens and finished requests one decision later than usual.
+    - The scheduler learns of output tokens and finished requests one step later than with
+      synchronous scheduling.
     - A block of decoded tokens is cached one step later than with synchronous scheduling.
 
     The batch, the block tables and the running list are in the state after the last decided step.

@@ -93,7 +93,7 @@ class BlockTables:
         return max(-(-tokens // self._size) - self._tables[sequence].blocks, 0)
 
     def grow(self, sequence: Sequence, tokens: int, known: int) -> bool:
-        """Allocate blocks for the first ``tokens`` tokens; return False if too few are free.
+        """Allocate a sequence's first ``tokens`` tokens; return False if too few blocks are free.
 
         The full blocks of the first ``known`` tokens are cached.
         """
@@ -416,7 +416,7 @@ class Booking:
         sequence.recompute_tokens -= extend - self._fresh(sequence, cached_tokens, extend)
 
     def preempt(self, sequence: Sequence, decoding: bool) -> None:
-        """Record a preemption, and no longer count the rest of the prompt as recomputed."""
+        """Record a preemption; do not count prompt tokens after ``filled`` as recomputed."""
         left = 0 if decoding else sequence.total - sequence.filled
         sequence.recompute_tokens -= left - self._fresh(sequence, sequence.filled, left)
         reached = sequence.request.input_tokens if decoding else sequence.filled

@@ -377,7 +377,7 @@ class MatchedQueue(ABC, Generic[N]):
         self._leaving.append(entry)
 
     def end_pass(self) -> None:
-        """Delete the requests that the pass has admitted; the pass's scans become invalid."""
+        """Delete the requests that an admission pass admitted; the pass's scans become invalid."""
         for entry in self._leaving:
             del self._queue[entry.number]
             if not self._cache_aware:
@@ -449,8 +449,8 @@ class MatchedQueue(ABC, Generic[N]):
     def _elect_leaders(self, changed: dict[Entry[N], None]) -> None:
         """Make each group's first request its leader; note new and former leaders in ``changed``.
 
-        In the queue, a group's leader is sorted by its cached prefix. All requests of the group
-        except the leader go to the end of the queue.
+        The queue sorts a group's leader by the length of its cached prefix. All requests of the
+        group except the leader go to the end of the queue.
         """
         for head, joined in self._joined.items():
             if not (group := self._cold.get(head)):

@@ -138,8 +138,8 @@ class AskedLoad(NamedTuple):
 def sampled(group: LoadGroup, seed: int) -> Iterator[tuple[str, Job]]:
     """Yield a sample of a group's programs, each with its client.
 
-    The sample of a client is proportional to its number of programs, so that requests of a heavy
-    client have the right weight. In a replayed trace, a client's sample is its first programs.
+    A client's number of sampled programs is proportional to its total number of programs, so that a
+    heavy client has the right weight. In a replayed trace, a client's sample is its first programs.
     """
     sizes = {plan.client: expected_programs(plan) for plan in group.plans}
     largest = sorted(group.plans, key=lambda plan: -sizes[plan.client])[:SAMPLE]
@@ -277,9 +277,10 @@ def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
     """Return facts about the workload of an experiment as JSON types, without a run.
 
     ``load`` is the requested GPU time divided by the available GPU time, with an unlimited cache.
-    ``load_uncached`` is the load without a cache. ``peak_load`` is the load of the busiest minute
-    without a cache, and ``peak`` is the ratio of ``peak_load`` to the mean load without a cache.
-    Rates are expected values per second, summed over the clients of a group.
+    ``load_uncached`` is the ratio of requested to available GPU time without a prefix cache.
+    ``peak_load`` is the load of the busiest minute without a cache, and ``peak`` is the ratio of
+    ``peak_load`` to the mean load without a cache. Rates are expected values per second, summed
+    over the clients of a group.
     """
     plans = spec.client_plans()
     groups = groups_of(plans)

@@ -111,7 +111,8 @@ def decode_parts(
     """Split the time (ps) of decode steps among the clients of a batch that does not change.
 
     All steps together took ``took_ps``, of which ``took_ps - fixed_ps`` was spent on reads of
-    context. ``clients`` holds each client's requests and context length in the first step.
+    context. ``clients`` maps each client to its number of requests and their total context (tokens)
+    in the first step.
     """
     grown = steps * (steps - 1) // 2
     requests = sum([one[0] for one in clients.values()])

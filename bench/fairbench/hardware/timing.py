@@ -72,7 +72,7 @@ class FlashAttention2(NamedTuple):
         return self.heads // self.kv_heads - 1
 
     def tail_tokens(self, sequences: int, longest: int) -> float:
-        """Return the extra time of a decode step's longest block, in units of a profile's ``c_A``.
+        """Return the extra time for a decode step's longest sequence, in units of ``c_A``.
 
         The tail is the time in which only the longest sequence is computed, as a tile of
         ``TILE_ROWS`` rows on one multiprocessor. The step has ``sequences`` sequences, the longest
@@ -172,7 +172,10 @@ class KVPool:
         return tokens
 
     def host_tokens(self, gib: float) -> int:
-        """Return the number of tokens in ``gib`` GiB of CPU memory, or 0 if ``host_gb_s`` is 0."""
+        """Return how many tokens of KV cache fit into ``gib`` GiB of CPU memory.
+
+        If ``host_gb_s`` is 0, the result is 0.
+        """
         return int(gib * 2**30 / self.kv_bytes_per_token) if self.host_gb_s else 0
 
     @property

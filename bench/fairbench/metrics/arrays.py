@@ -69,7 +69,7 @@ def portions(length: Ints, most: int) -> Iterator[slice]:
 def in_order(client: Ints, clients: int) -> tuple[Ints, Ints]:
     """Return row numbers sorted by client, and the position of each client's first row.
 
-    Rows of one client keep their order. The array of bounds ends with the number of rows.
+    Rows of one client keep their order. The array of positions ends with the total number of rows.
     """
     # numpy sorts two-byte integers by radix sort, which is ten times as fast as its other sorts.
     order = np.argsort(client.astype(np.uint16) if clients <= 2**16 else client, kind="stable")

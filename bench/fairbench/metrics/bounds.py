@@ -51,7 +51,7 @@ class Instants:
         return within
 
     def landed(self, queue: Ints, at_s: Floats, stretch: Ints, amount: Ints | Floats) -> Floats:
-        """Return each queue's sum of ``amount`` between its previous event and each event.
+        """Return, for each event, the sum of ``amount`` since the previous event of the same queue.
 
         Row i adds ``amount[i]`` to queue ``queue[i]`` at the time ``at_s[stretch[i]]``. ``queue``,
         ``stretch`` and ``amount`` have the shape (n_rows,).

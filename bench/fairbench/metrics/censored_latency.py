@@ -45,7 +45,7 @@ class Percentile(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """A sample of latencies in seconds: known values, lower bounds, and a number of refusals."""
+    """A sample of latencies (s): known values, lower bounds, and the number of refused requests."""
 
     known_s: Floats
     more_than_s: Floats

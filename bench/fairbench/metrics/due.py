@@ -285,8 +285,8 @@ def shortfalls(
     """Return each client's shortfall (weighted tokens due but not received) at each time.
 
     ``times`` are in seconds, in ascending order. ``shortfalls`` returns the same values as
-    ``shortfall`` but takes only O(calls log times) time, plus O(times) for each program that the
-    end of the run cut off. The function ``served`` estimates how long calls take without delays.
+    ``shortfall`` but is faster: O(calls log times), plus O(times) for each program cut off by the
+    end of the run. The function ``served`` estimates how long calls take without delays.
     """
     calls, unmade = calls_of(requests, programs, facts, served)
     refused = requests.status == REFUSED

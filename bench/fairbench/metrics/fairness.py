@@ -136,7 +136,7 @@ class Shares:
 
     @property
     def entitled_ratios(self) -> Floats:
-        """The ``ratio`` of each client with an entitlement; empty if ``contended`` is false."""
+        """The ``ratio`` of each client whose entitlement is above 0; empty if not ``contended``."""
         kept: Floats = self.ratio[(self.entitlement > 0) & self.contended]
         return kept
 

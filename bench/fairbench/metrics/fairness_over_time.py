@@ -62,8 +62,9 @@ class WorstWindow(NamedTuple):
 class Timeline(NamedTuple):
     """A window of a run in short intervals ("cells"), with each client's service and waits.
 
-    Each array has a row for each client. ``times`` are the bounds of the cells in seconds.
-    ``service`` has a column per cell. The following arrays have a column for each bound of a cell:
+    Each array has a row for each client. ``times`` are the bounds of the short intervals ("cells")
+    in seconds. ``service`` has a column per cell, and the arrays in this list have a column per
+    cell bound:
 
     - ``short`` is the client's shortfall: weighted tokens due before each cell bound but not
       received.
@@ -185,8 +186,9 @@ def judged_shares(
 ) -> Floats:
     """Return the share of each client in each window, at most 1; NaN if the client is not judged.
 
-    A client is judged in a window if it was delayed and its share was at least ``least_requests``
-    mean requests. Arrays have the shape (n_clients, n_windows), and amounts are weighted tokens.
+    A client is judged in a window if it was delayed, and if its entitlement was at least
+    ``least_requests`` times the mean size of its requests. Arrays have the shape (n_clients,
+    n_windows), and amounts are weighted tokens.
     """
     judged = held_up & (entitlement > 0)
     judged &= entitlement >= least_requests * line.request_cost[:, np.newaxis]

@@ -244,7 +244,7 @@ class GroupService(NamedTuple):
 
 
 def group_service(tables: Tables, padding: Mapping[int, Padding], end_s: float) -> GroupService:
-    """Return the useful service before ``end_s`` of the clients that are listed in ``padding``.
+    """Return the useful service of the clients in ``padding`` up to the time ``end_s``.
 
     If padding makes answers k times as long, each output token counts as 1/k useful token, because
     a program can use only complete answers.

@@ -67,7 +67,7 @@ NEARLY = 0.9
 
 
 class LeastWork(NamedTuple):
-    """The least GPU time in seconds of each request, which is 0 for an unfinished request.
+    """The least GPU time (s) that each request needs; 0 for an unfinished request.
 
     ``prefill_s`` and ``decode_s`` have the shape (n_requests,).
     """

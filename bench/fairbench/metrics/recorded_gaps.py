@@ -1,8 +1,9 @@
-"""Stalls from recorded gaps between tokens, and the prompts that caused the longest gaps.
+"""Stalls found in recorded gaps between output tokens, and the prompts that caused the longest.
 
 A recorded log does not say when the server computed a prompt. A prompt is assumed to be computed
-from the admission of its request to the first token. If the admission is unknown, the prompt is
-assumed to take at most ``SLOWER`` times as long as the log's fastest prompts of equal length.
+from the admission of its request to the first token. If the admission time is unknown, the assumed
+prefill time is at most ``SLOWER`` times the log's shortest prefill time for prompts of equal
+length.
 """
 
 from __future__ import annotations

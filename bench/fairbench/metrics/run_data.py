@@ -330,7 +330,7 @@ class RunData:
 
     @cached_property
     def evicted_tokens(self) -> Floats:
-        """The cached tokens that each client (row) lost to requests of each client (column)."""
+        """The cached tokens of each client (row) that requests of each client (column) evicted."""
         assert self.tables.memory is not None
         return evicted_tokens(self.tables.memory, self.clients, self.memory_window)
 

@@ -131,7 +131,7 @@ MOST_UNDER_WAY = 0.1
 
 
 class View(Enum):
-    """Ways to measure service; OUTPUT and EXTEND count plain tokens, the others weighted tokens.
+    """Ways to measure service, in plain tokens (OUTPUT and EXTEND) or in weighted tokens.
 
     In the comments on views, w_e and w_q are the prices of an input token and an output token.
     """
@@ -178,10 +178,10 @@ class Booked(NamedTuple):
     def on_one_clock(self) -> Booked:
         """Count uncached tokens at admission if computed and admitted tokens differ too much.
 
-        A prompt may be admitted before the window's start or end and computed after it. In two
-        cases, a client's uncached tokens admitted in the window replace its computed tokens. Either
-        the computed tokens exceed the client's input tokens, or they differ from the admitted
-        tokens by more than the fraction ``MOST_UNDER_WAY``.
+        A prompt may be admitted before, and computed after, the start or the end of the window. If
+        a client's computed tokens differ from its admitted tokens by more than ``MOST_UNDER_WAY``,
+        or exceed its input tokens, the uncached tokens admitted in the window replace the computed
+        tokens.
         """
         apart = np.abs(self.extend - self.charged) > MOST_UNDER_WAY * self.charged
         apart |= self.extend > self.input

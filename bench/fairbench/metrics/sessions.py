@@ -92,7 +92,7 @@ class RecordedSessions:
 
     @cached_property
     def longest_wait_s(self) -> Floats:
-        """The longest time (s) that any call of each session waited; 0 for no calls."""
+        """The longest wait (s) of any call of each session; 0 for a session without calls."""
         longest_s = np.zeros(len(self._programs))
         np.maximum.at(longest_s, self.calls.session, self.calls.wait_s)
         return longest_s
@@ -188,7 +188,7 @@ class RecordedSessions:
         return [60 * ratio(count, time_s) for count, time_s in zip(turns, active_s, strict=True)]
 
     def least_by_client(self, shares: Floats) -> list[float]:
-        """Return the lowest of ``shares`` among each client's sessions; NaN if none is known."""
+        """Return each client's lowest value of ``shares`` over its sessions, or NaN if unknown."""
         rows = np.flatnonzero(self._arrived & np.isfinite(shares))
         lowest = np.full(self._clients, np.inf)
         np.minimum.at(lowest, self._client[rows], shares[rows])

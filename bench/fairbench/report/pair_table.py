@@ -271,7 +271,7 @@ def _verdict(row: MetricContrast) -> str:
 
 
 def _deciding_interval(row: MetricContrast, form: Form) -> str:
-    """Return the interval of the schedulers' mean difference or, for times, of their ratio."""
+    """Format the confidence interval of two schedulers' mean difference or, for times, ratio."""
     found = row.ratios
     if row.difference.exact:
         return "exact"

@@ -517,7 +517,7 @@ def _bound_text(summary: Summary) -> str:
 
 
 def _work(tokens: float, time_s: float | None, of: str = "") -> str:
-    """Return a number of tokens, with the seconds that the whole cluster needs for them."""
+    """Return a number of tokens as text, with the time that the whole cluster needs for them."""
     told = "" if time_s is None else f" ({number(time_s)} s{of})"
     return f"{tokens:,.0f} computed tokens{told}"
 

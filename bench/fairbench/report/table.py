@@ -1,4 +1,4 @@
-"""Text tables without borders, fitted into a width, and names shortened to a width."""
+"""Functions that format text tables to a maximum width and shorten long names."""
 
 from __future__ import annotations
 

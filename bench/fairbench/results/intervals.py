@@ -192,7 +192,8 @@ class Difference:
     def decisive(self) -> int | None:
         """Return the sign of a significant difference, 0 for equal values, or None if inconclusive.
 
-        A seed without a value makes the result None, as values are rarely missing by chance.
+        The result is None if the value of any seed is missing, because values are rarely missing by
+        chance.
         """
         if self.undefined or self.runs < 2:
             return None

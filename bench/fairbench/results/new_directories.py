@@ -47,7 +47,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def removing_new_folders(parent: Path) -> Iterator[None]:
-    """Create ``parent`` and its parent folders; remove them if the ``with`` block fails.
+    """Create ``parent`` and its parents; remove the new folders if the ``with`` block fails.
 
     Existing folders are never removed. Raises UsageError if a folder cannot be created.
     """

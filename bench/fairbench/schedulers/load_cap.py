@@ -69,7 +69,7 @@ class BatchCost:
         return len(self._context)
 
     def cost_tokens(self, request_tokens: float, without: Iterable[Request] = ()) -> float:
-        """Return the cost, in tokens of context, of the batch without the requests ``without``."""
+        """Return the batch's cost in tokens of context, excluding the requests in ``without``."""
         gone = [self._context[one] for one in without if one in self._context]
         left = len(self._context) - len(gone)
         return self._context_tokens - sum(gone) + left * request_tokens

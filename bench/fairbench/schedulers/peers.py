@@ -56,9 +56,9 @@ class RoutersParams:
     default, ``forget_s`` is 6 x (``every_s`` + ``delay_s``), but at least 1 s.
 
     ``skew`` is the ratio of a client's requests at its most used router to those at its least used
-    router. With ``favourite=each``, successive clients have different most used routers. With
-    ``favourite=one``, all clients have the same most used router. With ``form=sticky``, ``skew`` is
-    the ratio of the expected numbers of clients at the routers.
+    router. The most used router differs between successive clients with ``favourite=each``, and is
+    the same for all clients with ``favourite=one``. With ``form=sticky``, ``skew`` is the ratio of
+    the expected numbers of clients at the most and least used routers.
     """
 
     form: Literal["independent", "sticky", "exchange", "ledger"] = "independent"
@@ -156,7 +156,7 @@ class Heard:
         return self._places.get(origin, ())
 
     def forget_origin(self, origin: str) -> None:
-        """Delete the sums that a router has sent; the sums in its next message count as new."""
+        """Delete the sums received from a router; sums in its next message then count in full."""
         self.latest.pop(origin, None)
         self._places.pop(origin, None)
 

@@ -258,7 +258,7 @@ def build_local(name: str, settings: Mapping[str, Any]) -> LocalScheduler:
 
 
 def build_router(name: str, settings: Mapping[str, Any], workers: int) -> Router:
-    """Return a new router for ``workers`` workers; ``build_local`` describes ``settings``."""
+    """Return a new router for ``workers`` workers; see ``build_local`` for ``settings``."""
     router: Any = router_class(name)
     built: Router = router(make_params(params_owner(name), router.Params, settings), workers)
     return built

@@ -37,7 +37,7 @@ MAX_WORKER = 2**20
 
 @contextmanager
 def spooled(logs: Mapping[str, IntegerTable], folder: Path) -> Iterator[None]:
-    """Store the rows that the logs get during the ``with`` block in files in ``folder``.
+    """Write the rows that are added to ``logs`` during the ``with`` block to files in ``folder``.
 
     When a block of any log is full, the current blocks of all logs are written, so that all files
     end at the same simulated time. After the ``with`` block, every row is on disk, even after an
@@ -60,8 +60,8 @@ def spooled(logs: Mapping[str, IntegerTable], folder: Path) -> Iterator[None]:
 def restore(logs: Mapping[str, IntegerTable], folder: Path, clients: int) -> None:
     """Fill empty logs from the ``folder`` of a simulation that may have been killed.
 
-    The blocks of all logs are written together; a block that is missing in a file is ignored.
-    Raises DataError if a file cannot be read.
+    The blocks of all logs are written together. If a block is missing in one file, the
+    corresponding blocks of all files are ignored. Raises DataError if a file cannot be read.
     """
     found = {name: _batches(_path(folder, name)) for name in logs}
     for filed in zip(*found.values(), strict=False):

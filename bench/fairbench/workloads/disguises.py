@@ -157,7 +157,7 @@ class _PaddedLLM:
 
 
 class _FirstCallMadeError(Exception):
-    """The exception that ends a program once its first prompt is known."""
+    """An exception that stops a program when its first call has revealed the prompt."""
 
 
 class _Probe:

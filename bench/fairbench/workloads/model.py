@@ -36,7 +36,7 @@ SPECS = _PACKED if _PACKED.is_dir() else _CHECKOUT
 
 
 def rebased(data: Any, folder: Path) -> Any:
-    """Resolve the relative paths in keys named ``workload`` of a file in ``folder``."""
+    """Resolve relative paths in values of the keys ``workload`` against ``folder``."""
     if isinstance(data, Mapping):
         return {
             key: str(folder / value)

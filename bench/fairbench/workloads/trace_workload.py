@@ -117,7 +117,8 @@ def params_of(workload: WorkloadSpec) -> TraceParams | None:
 def plain_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return client names that are unique and allowed in a workload file.
 
-    Characters other than letters, digits, - and _ become _. Names that become equal get numbers.
+    Characters other than letters, digits, - and _ become _. Names that would become equal get a
+    number as a suffix.
     """
     given = tuple(names)
     kept = {name for name in given if _plain_name(name) == name}

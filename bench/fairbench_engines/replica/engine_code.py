@@ -31,9 +31,9 @@ from fairbench_load.plugin_config import Evicting, plugin_config
 class OwnPolicy(FCFS):
     """A stand-in for the scheduler that runs inside the engine.
 
-    The simulator reads only this object's name and bound on service differences. ``inside`` is the
-    scheduler of fairbench that decides inside the engine, or None if the engine's own policy
-    decides.
+    From an ``OwnPolicy``, the simulator reads only the name and the bound on service differences.
+    ``inside`` is the scheduler of fairbench that decides inside the engine, or None if the engine's
+    own policy decides.
     """
 
     def __init__(self, name: str, inside: LocalScheduler | None = None) -> None:

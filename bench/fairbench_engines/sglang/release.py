@@ -95,7 +95,7 @@ def check_target(target: str, expected: tuple[str, ...]) -> None:
 
 
 def require_applied(targets: Iterable[str]) -> None:
-    """Raise RunFailed unless SGLang wrapped every function; SGLang itself only logs failures."""
+    """Raise RunFailed if SGLang failed to wrap a function, which SGLang itself only logs."""
     for target in targets:
         if not hasattr(pkgutil.resolve_name(target), "__wrapped__"):
             raise RunFailed(f"SGLang did not apply fairbench's hook around {target}")

@@ -76,7 +76,7 @@ class LiveView(QueueView):
         self.enter(request)
 
     def end_pass(self) -> None:
-        """Do nothing, because admitted requests have already left the view."""
+        """Do nothing, because SGLang's view already excludes admitted requests."""
 
 
 class KeptView(EngineQueue):

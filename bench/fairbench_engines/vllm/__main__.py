@@ -2,7 +2,8 @@
 
 Start the server with ``python -m fairbench_engines.vllm --model MODEL`` and the arguments of ``vllm
 serve``. The engine core, a separate process, writes the counters to a folder that the server reads.
-PROMETHEUS_MULTIPROC_DIR must name the folder of counters before prometheus_client is imported.
+The environment variable PROMETHEUS_MULTIPROC_DIR must name this folder before any module imports
+prometheus_client.
 """
 
 from __future__ import annotations

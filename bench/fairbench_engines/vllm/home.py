@@ -175,7 +175,7 @@ class VLLMHome(EngineHome):
     def took(self, started_s: float, ended_s: float, parts: list[StepPart]) -> None:
         """Divide a step's time among its requests, and fit the cost model to the step's time.
 
-        This method may be called before the step's results are known. If a step was scheduled
+        The step's results may still be unknown when this method is called. If a step was scheduled
         during the previous step, its time begins at the end of the previous step.
         """
         started_s, self._ended_s = max(started_s, self._ended_s), ended_s

@@ -72,8 +72,8 @@ class HashNode:
 class MirroredBlocks:
     """A pool of ``blocks`` blocks of ``size`` tokens, from which ``policy`` evicts.
 
-    ``overwrite(theirs)`` must empty a block of vLLM and make vLLM take this block next. Tokens of
-    clients that the policy does not know are evicted first.
+    The function ``overwrite`` must empty a block of vLLM, and make this block the next that vLLM
+    allocates. Tokens of clients that the policy does not know are evicted first.
     """
 
     def __init__(

@@ -238,7 +238,7 @@ def vocabulary(model: str) -> range:
 
 
 def too_small(spec: ExperimentSpec, pool_tokens: int | None) -> str:
-    """Return why the KV memory is too small for every client, or "" if a client's prompts fit."""
+    """Return "" if a client's prompts fit into the KV memory, and otherwise an error message."""
     prompts = []
     for plan in islice(spec.client_plans(), LOOKED_AT):
         for _, program in islice(program_stream(plan, seed=spec.seed), 1):

@@ -181,7 +181,7 @@ def _value(slo: Slo, summary: Mapping[str, Any]) -> Value:
 
 
 def _knows(slo: Slo, value: Value) -> bool:
-    """Return whether a value or a bound is enough to decide whether the target is met."""
+    """Return whether ``value``, possibly only a bound, decides whether the target is met."""
     return value.bound != (">" if slo.below else "<")
 
 
@@ -204,7 +204,8 @@ def answer_json(
     Args:
         clusters: The experiments of the plan, one for each choice (scheduler, GPU and load).
         found: The result of the search for each choice, with the planned choice first.
-        judge: A function that returns a choice's verdicts on the targets for a number of replicas.
+        judge: A function that returns the verdict on each target for a choice and a number of
+            replicas.
         summaries: A function that returns a choice's run summaries for a number of replicas.
     """
     question = clusters.question

@@ -91,9 +91,9 @@ def read_scored(
         paths: The files.
         layout: The name of the files' format, one of ``LAYOUTS``, or None to detect the format.
         names: The column name of each field whose column is not recognised.
-        line: The number of the line with the column names, from 1, or None to detect the line.
+        line: The line (from 1) that contains the column names, or None to detect this line.
         unit: The unit of times, such as "ms"; None means the file's stated unit, or seconds.
-        registered: Clients that exist even if they sent no request. Registered clients come first,
+        registered: Clients that are included even without requests. Registered clients come first,
             and other clients follow in order of appearance.
     """
     for path, count in Counter(Path(realpath(path)) for path in paths).items():
@@ -126,8 +126,8 @@ def scored_of(
 ) -> Scored:
     """Merge the requests in several files of one run into tables with a common time origin.
 
-    ``parts`` are the requests of each file in ``paths``. ``registered`` are clients that exist even
-    if they sent no request.
+    ``parts`` are the requests of each file in ``paths``. ``registered`` names clients that are
+    included even without requests.
     """
     made: list[dict[str, Any]] = []
     mended, stems = Mended(), _stems(paths)

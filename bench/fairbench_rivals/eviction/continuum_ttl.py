@@ -28,11 +28,11 @@ class ContinuumTTL(EvictionPolicy):
 
     The rules are those of michiLXY03/vllm-continuum-plugin @3ad3785b and @37a9ab70 (policy.py,
     scheduler.py). Until more than 100 gaps between two turns of a session are known, the TTL is 2
-    s. With more gaps, the TTL is the smallest t among 0 and the last 4,096 gaps that maximises F(t)
-    x B - t, where F(t) is the fraction of the last 4,096 gaps that are at most t, and B is the
-    benefit of a pin. The benefit of a pin is Q x eta + 2 s, where eta is ``TurnCorrelation.eta``. Q
-    is the mean wait of the last 100 turns that arrived after the planned end of their pins. The
-    last turn of a session is not pinned, and neither are requests without a session.
+    s. With more gaps, the TTL is 0 or one of the last 4,096 gaps: the smallest t that maximises
+    F(t) x B - t. F(t) is the fraction of the last 4,096 gaps that are at most t, and B is the
+    benefit of a pin. The benefit of a pin is Q x eta + 2 s, where Q is the mean wait of the last
+    100 turns that arrived after the end of their pins, and eta is ``TurnCorrelation.eta``. The last
+    turn of a session is not pinned, and neither are requests without a session.
 
     Continuum records gaps by tool. fairbench's requests do not name tools, so all gaps count as
     gaps of a single tool. Continuum's own order of the waiting queue is not included. If memory is
@@ -122,7 +122,7 @@ class TurnCorrelation:
 
     @property
     def eta(self) -> float:
-        """The negated correlation of a session's ended and remaining turns, or 1 if undefined."""
+        """The negated correlation between ended and remaining turns of sessions; 1 if undefined."""
         n = self._n
         spread = (n * self._xx - self._x**2) * (n * self._yy - self._y**2)
         return (self._x * self._y - n * self._xy) / sqrt(spread) if spread > 0 else 1.0

@@ -23,7 +23,8 @@ class CrossBand(ClassQueues):
 
     llm-d-router's issue 1995 does not say what happens to priorities without requests, which never
     spend their credits. In fairbench, priorities get new credits when no waiting priority has
-    credit. As in issue 1995, the virtual time of a priority without requests stays the same.
+    credit. The virtual time of a priority without requests does not change, as in llm-d-router's
+    issue 1995.
     """
 
     name = "cross-band"
@@ -45,7 +46,7 @@ class CrossBand(ClassQueues):
         shares: dict[str, Positive] = field(default_factory=dict)
 
         def __post_init__(self) -> None:
-            """Raise ValueError if ``shares`` has no effect or names no priority."""
+            """Raise ValueError if ``shares`` has no effect or a key that is not a whole number."""
             if self.shares and self.weights != "explicit":
                 raise ValueError(
                     f"shares: has no effect with weights = {self.weights!r}; "

@@ -51,9 +51,10 @@ class ExFairS(FlowPolicy):
     strategies/priority.py lets positive numbers overtake. In fairbench, lower numbers mean earlier
     service, as in the queue that ExFairS runs (RequestQueueManager.py). The number of overtaken
     requests follows strategies/priority.py, with the opposite sign of priority numbers. ExFairS's
-    queue sorts by ranks of priority numbers, and delays requests with positive numbers by up to 10
-    s; fairbench uses the numbers, without delays. Other commits of ExFairS divide service by the
-    largest service of any client, and let requests overtake only within 30 s.
+    queue sorts by the ranks of priority numbers, and delays requests with positive numbers by up to
+    10 s. fairbench sorts by the priority numbers themselves, without delays. Other commits of
+    ExFairS divide service by the largest service of any client, and let requests overtake only
+    within 30 s.
 
     **Rounds.** ExFairS cancels unfinished requests at the end of a round. fairbench lets unfinished
     requests continue, and a request counts in the round in which its answer ends.

@@ -58,7 +58,7 @@ class FairSessions(PlacementGate[VisitingSession]):
 
     @dataclass(frozen=True)
     class Params:
-        """``turns`` is the number of turns after which a visit ends."""
+        """``turns`` is the number of turns after which a session's visit (stay in memory) ends."""
 
         turns: PositiveInt = 4
 

@@ -310,9 +310,9 @@ class TickGate(PausingGate[P]):
     def resume_fitting(self, now_s: float) -> bool:
         """Resume paused sessions that fit into free memory; return whether any was resumed.
 
-        Sessions are chosen in the order of ``queue`` while they fit into the total free memory.
-        Among the chosen sessions, the largest is placed first, on the replica with the most free
-        tokens.
+        In the order of ``queue``, each session that fits into the remaining free memory of all
+        replicas is chosen. Among the chosen sessions, the largest is placed first, on the replica
+        with the most free tokens.
         """
         rooms = self.rooms(self.weighed(now_s), self.RESUME_TO)
         free = [(room, worker) for worker, room in rooms.items() if room > BUFFER]

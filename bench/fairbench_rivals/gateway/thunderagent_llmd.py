@@ -76,9 +76,9 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
           the replica with the most free memory.
         - ``origin``: the session is resumed only at its last replica, unless that has left the
           cluster.
-        - ``urgent``: like ``origin`` for ``after_s`` (15) seconds of waiting; after that, sessions
-          go by their waiting time and may move to another replica.
-        - ``age``: like ``urgent``, but a paused session never moves to another replica.
+        - ``urgent``: like ``origin`` for ``after_s`` (15) seconds of waiting; after that, the
+          longest-waiting session is resumed first and may move to another replica.
+        - ``age``: like ``urgent``, but a paused session is resumed only at its last replica.
         - ``wait-cap``: like ``origin`` until the session has waited for ``after_s`` seconds
           (default 8), and then like ``most-room``.
         - ``lease``: like ``origin``, but the tokens of idle sessions never decay, and sessions are

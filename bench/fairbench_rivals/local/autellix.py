@@ -21,9 +21,9 @@ class Autellix(LocalScheduler):
     The rules follow [Autellix] Alg. 1. A new call enters a queue that depends on the service of its
     program so far. A program's service is the sum over its finished calls (``plas``), or over the
     longest chain of its calls (``atlas``). Calls in the same queue are served in order of arrival.
-    A call that has run for its queue's quantum moves down a queue. A call whose program has waited
-    ``beta`` times its service time moves up to the first queue. A waiting call preempts running
-    calls of queues with lower priority. The policy is fair to programs, not to clients.
+    A call whose run time reaches the quantum of its queue moves to the next lower queue. A call
+    whose program has waited ``beta`` times its service time moves up to the first queue. A waiting
+    call preempts calls of lower queues. The policy is fair to programs, not to clients.
 
     The paper leaves some values open, which fairbench sets as follows. There are ``queues`` queues;
     queue i ends at ``first_s`` x 2^i seconds of service, which is also its quantum. The run time of

@@ -43,7 +43,11 @@ class Equinox(LeastCounter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: the weights are ``user_share`` (user counter) and 1 - ``user_share``."""
+        """Parameters of Equinox.
+
+        The user counter has the weight ``user_share``, and the resource counter has the weight 1 -
+        ``user_share``.
+        """
 
         constants: ClassVar[tuple[str, ...]] = ("latency_weight", "output_weight", "user_share")
 

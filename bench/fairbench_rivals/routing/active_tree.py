@@ -27,7 +27,7 @@ class ActiveTree(LocationTree[ActiveNode]):
         self.active_tokens: defaultdict[int, int] = defaultdict(int)
 
     def start_request(self, end: ActiveNode, worker: int) -> None:
-        """Count a request that is sent to the worker and whose prompt ends at ``end``."""
+        """Count a request sent to the worker; ``end`` is the tree node at which its prompt ends."""
         for node in self.upward(end):
             if worker not in node.active:
                 self.active_tokens[worker] += node.length

@@ -26,8 +26,8 @@ class RayPrefix(HistoryRouter):
     candidates are two random workers. The candidate with the fewest requests in flight is chosen.
     The router does not distinguish clients.
 
-    fairbench keeps a known defect: the tree grows without limit. With ``do_eviction``, a tree of
-    more than ``eviction_threshold`` characters is cut to ``eviction_target`` characters.
+    As in Ray, a worker's prefix tree grows without limit by default. With ``do_eviction``, a tree
+    of more than ``eviction_threshold`` characters is cut to ``eviction_target`` characters.
     """
 
     name = "ray-prefix"

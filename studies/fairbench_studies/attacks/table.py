@@ -144,7 +144,7 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def draw(rows: Sequence[Row]) -> None:
-    """Draw the victims' finished programs and the attacker's gain in useful service, by attack."""
+    """Draw heat maps of victims' finished programs and attackers' gain, by scheduler and attack."""
     # Seaborn is imported here, because the tables need no plotting package.
     from seaborn import heatmap
 

@@ -62,7 +62,7 @@ def row(cluster: str) -> dict[str, str]:
 
 
 def _mean(start: Floats, end: Floats, weight: Floats) -> float:
-    """Return the mean over time of the total ``weight`` of requests from ``start`` to ``end``."""
+    """Return the time average of the summed weights of requests between ``start`` and ``end``."""
     lasts = np.clip(end, START_S, END_S) - np.clip(start, START_S, END_S)
     return float((weight * lasts.clip(min=0)).sum()) / (END_S - START_S)
 

@@ -30,7 +30,7 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw the service rate on the left and the cache hit rate on the right."""
+    """Draw each scheduler's service rate (left) and cache hit rate (right) by number of clients."""
     table = rows(cells)
     figure, axes = panels(1, len(COLUMNS), 8.0, 3.3)
     for panel, (metric, (label, unit)) in zip(axes[0], COLUMNS.items(), strict=True):

@@ -124,7 +124,7 @@ def seed_gains(
 
 Key = tuple[Configuration, str]
 Bounds = Mapping[Configuration, tuple[frozenset[str], frozenset[str]]]
-"""Fair-finish's and each rival's measures of which only a lower bound is known."""
+"""The measures that are only lower bounds, for fair-finish and for the rival, by rival."""
 
 
 def _marks(

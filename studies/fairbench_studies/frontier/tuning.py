@@ -30,7 +30,7 @@ NAME = "frontier-tuning"
 
 
 class Trial(NamedTuple):
-    """Settings of a scheduler pair that are tried in all configurations.
+    """A scheduler pair and its settings, which the study tries in all configurations.
 
     A ``max_running_requests`` of 0 means the workload's limit, and a quantum of 0 the default.
     """

@@ -47,7 +47,7 @@ class Setting(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A claim, and its judged parts, keyed by the title of the runs' settings."""
+    """A claim, and the claim's judged parts by the title of the settings of their runs."""
 
     claim: Claim
     parts: Mapping[str, Sequence[Part]]

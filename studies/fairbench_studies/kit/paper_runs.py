@@ -137,7 +137,7 @@ def _write_page(paper: Paper, judged: Sequence[Judged], results: Any, claims_dir
 def fill(
     experiments: Iterable[Experiment], folder: Path, context: RunContext, *, seeds: int
 ) -> None:
-    """Simulate, in parallel, the runs of the first ``seeds`` seeds that the folder lacks.
+    """Simulate, in parallel, the runs with seeds below ``seeds`` that are missing in ``folder``.
 
     If a run fails, raises the error of the run.
     """

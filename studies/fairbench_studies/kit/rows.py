@@ -26,7 +26,10 @@ def read_cells(path: Path) -> list[list[str]]:
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows with equal keys as CSV. Floating-point numbers have 6 significant digits."""
+    """Write rows, which must all have the same keys, as a CSV file.
+
+    Floating-point numbers have 6 significant digits.
+    """
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(rows[0])

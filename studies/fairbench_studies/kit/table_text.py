@@ -68,7 +68,7 @@ def whole(row: Row, name: str) -> str:
 
 
 def percent(row: Row, name: str) -> str:
-    """Format a row's value, a fraction, as a percentage."""
+    """Format the fraction ``row[name]`` as a percentage."""
     return f"{float(row[name]):.0%}"
 
 

@@ -49,7 +49,7 @@ PURPOSES = {
     "idle_waiting": "idle, others wait",
     "idle": "idle",
 }
-"""The purposes on which GPU time is spent, each with its column heading."""
+"""Categories of GPU time, each with its column heading."""
 IDENTITY = ("workload", "scenario", "scheduler", "seed")
 BY_CALLS = "least_by_calls_s"
 NUMBERS = (

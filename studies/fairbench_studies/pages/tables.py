@@ -5,7 +5,7 @@
     python studies tables collect-sweep NAME SWEEP_DIR      writes the CSV file from a sweep
 
 A marked block lies between ``<!-- table: NAME -->`` and ``<!-- end -->``. The scripts ``attacks``
-and ``leaderboard`` write the blocks of their own pages.
+and ``leaderboard`` write the tables of the pages about attacks and the leaderboard.
 """
 
 from __future__ import annotations

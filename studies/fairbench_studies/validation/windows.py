@@ -75,7 +75,7 @@ class Window:
         return all(undefined) or off <= self.jain_tolerance
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the window as JSON types, with times in seconds on the trace's clock."""
+        """Return the window as a dict for JSON, with times in seconds of the trace's clock."""
         return {
             "start_s": self.start_s,
             "end_s": self.end_s,

@@ -71,7 +71,7 @@ def largest_ahead(requests: Requests, service: ServiceRows, clients: int) -> flo
 
 
 def _alone(requests: Requests, clients: int) -> Iterator[tuple[int, int]]:
-    """Yield client and row of each waiting request whose client's earlier requests had ended."""
+    """Yield (client, row) of requests that waited though their client had no unfinished request."""
     for client in range(clients):
         mine = np.flatnonzero(requests.client == client)
         mine = mine[np.argsort(requests.arrival_s[mine], kind="stable")]

@@ -148,8 +148,8 @@ def _phases(trace: Trace, first_s: float) -> Floats:
 def judge_poisson(seeds: Seeds) -> list[Part]:
     """Judge service differences: their bound while both clients wait, and their size after 30 s.
 
-    A first verdict leaves out the first 30 s, as the paper does, because one client has too few
-    queued requests. A second verdict includes the first 30 s.
+    Like the paper, the first verdict leaves out the first 30 s, because one client has too few
+    queued requests. The second verdict covers the whole run, including the first 30 s.
     """
     parts = []
     for suffix, figure, measured in (("", "Fig. 7", 5_235), ("-2", "Fig. 8", 1_281)):

@@ -256,7 +256,7 @@ AREA_KEY = Key(KEY_PX + 5, 15)
 
 
 class Area(NamedTuple):
-    """A layer of a stacked chart: a value per bin, and a series number; None means grey."""
+    """An area of a stacked chart, with a value per bin; grey if ``series`` is None."""
 
     label: str
     values: Floats

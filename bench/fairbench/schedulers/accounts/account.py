@@ -18,9 +18,9 @@ from fairbench.tenants import ROOT, Tenants, parent_of
 class UnbookedTokens:
     """A buffer of decoded tokens; a token adds the price ``each`` to its client's balance.
 
-    Without the buffer, every step would update the balances of the whole batch, although a
-    scheduler compares only the few clients with waiting requests. ``changed`` holds the clients
-    whose number of running requests may have changed.
+    Buffering decoded tokens saves balance updates, because a scheduler compares only the balances
+    of clients with waiting requests. ``changed`` holds the clients whose number of running requests
+    may have changed.
     """
 
     sums: dict[str, float]
@@ -121,7 +121,7 @@ class Account(ABC):
 
     @abstractmethod
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
-        """Charge the decode steps of a whole batch, at once or by way of the buffer ``decoded``.
+        """Charge the batch's clients for decode steps, at once or through the buffer ``decoded``.
 
         Args:
             each: The price of one output token.
@@ -146,7 +146,7 @@ class Account(ABC):
         """Delete the state of a client without requests; by default, keep its balance."""
 
     def ahead(self, client: str) -> tuple[float, ...]:
-        """Return the leads of a client's tenants (the outermost first) and of the client."""
+        """Return the service leads of a client's tenants (outermost first) and of the client."""
         return tuple(self.lead(node) for node in self.nodes(client))
 
     @abstractmethod

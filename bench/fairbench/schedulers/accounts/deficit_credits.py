@@ -91,7 +91,10 @@ class Credits(Account):
                     self._welcome(node)
 
     def _welcome(self, node: str) -> None:
-        """Grant a joining node a quantum, or its former credit if it left after the last refill."""
+        """Grant a joining client or tenant a quantum, or restore its credit.
+
+        The credit is restored if the client or tenant left after the last refill.
+        """
         left = self._left.get(self.tenant_of(node), {}).pop(node, None)
         self._granted[node] += 1
         credit = self.quantum_of(node) if left is None else left
@@ -358,7 +361,7 @@ class Turns:
         return self.stops
 
     def end_turn(self, client: str, scan: Scan) -> None:
-        """Stop skipping clients in ``scan`` if no waiting client has credit any more."""
+        """Let ``scan`` offer all clients' requests again if no waiting client has credit left."""
         self._known.clear()
         credits, waits = self.credits, client in self.waiting_clients()
         for node in credits.nodes(client):

@@ -140,7 +140,7 @@ class ClientLimits:
       removed. The reserve is as large as the share of a further client with the weight
       ``client_reserve``.
 
-    Raises UsageError for ``auto`` if the costs of steps are unknown.
+    Raises UsageError for ``client_limit=auto`` if no model of the engine's step times is known.
     """
 
     def __init__(self, params: GatewayParams, setup: Setup) -> None:

@@ -71,7 +71,7 @@ class DRR(SharePolicy):
         return self._turn[tenant]
 
     def _next_turn(self, rotation: list[str], price: Callable[[str], float]) -> str:
-        """Give nodes quanta in turn until one can pay for its next request; return this node."""
+        """Give clients (or tenants) quanta in turn until one can pay for a request; return it."""
         lacks = {node: price(node) - self.deficits[node] for node in rotation}
         rounds = {node: max(1, ceil(lack / self._quantum(node))) for node, lack in lacks.items()}
         least = min(rounds.values())

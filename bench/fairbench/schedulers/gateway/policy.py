@@ -48,7 +48,8 @@ class FlowPolicy(LocalScheduler):
         """Return the client with the best ``score``, whose request goes next.
 
         Precondition: at least one request waits. The queue calls ``next_flow`` for each request to
-        send. If the chosen request cannot be sent now, the queue asks again later.
+        send. If no worker can take the chosen request now, the queue calls ``next_flow`` again
+        later.
         """
         return min(
             view.clients(),

@@ -86,10 +86,11 @@ class Concurrency(Detector):
     The rules follow llm-d's concurrency-detector (llm-d-router @3fdd2e6). A worker's load is the
     number of its unfinished requests (``by=requests``), or of their prompt tokens (``by=tokens``),
     divided by its capacity. With ``by=larger`` (llm-d's ``hybrid``), the larger of the loads by
-    requests and by tokens counts. The cluster can take a request while the workers' mean load is
-    below 1. The detector counts requests itself, without delay. The detector counts the whole
-    prompt until the request ends, while llm-d counts the uncached part until the first token.
-    Unlike llm-d's router, fairbench's router sees all workers, including full workers.
+    requests and by tokens counts. The gateway sends requests while the mean load of the workers, as
+    a fraction of capacity, is below 1. The detector sees each request start and end at once,
+    without polling workers. A request's whole prompt counts as load until the request ends; in
+    llm-d, only the uncached part counts, until the first token. Unlike llm-d's router, fairbench's
+    router sees all workers, including full workers.
     """
 
     name = "concurrency"

@@ -101,10 +101,10 @@ class WorkerBacklog:
     def finish_of_more(self, client: str, work: int) -> float:
         """Return the work that the worker does, under fair sharing, until a new request ends.
 
-        The request ends when its client has received service for its backlog and for ``work``.
-        Until the new request ends, other clients receive service in proportion to their weights, at
-        most their backlogs. A call of ``finish_of_more`` takes O(log clients) time, and the first
-        call after a change of a backlog takes O(clients log clients) time.
+        A new request is assumed to end when its client has received its backlog of work plus
+        ``work``. Until the new request ends, other clients receive service in proportion to their
+        weights, at most their backlogs. A call of ``finish_of_more`` takes O(log clients) time, and
+        the first call after a change of a backlog takes O(clients log clients) time.
         """
         return self.until(client, self.work(client) + work)
 

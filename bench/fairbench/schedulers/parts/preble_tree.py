@@ -50,8 +50,9 @@ class PrebleNode(LocationNode):
 
     ``hits`` counts, for each worker, recent requests whose prompts contain the node's prefix.
     ``touched`` maps each worker that caches the node to the number of the last dispatch that used
-    the node. ``waits`` maps workers to queueing times if the node is the key portion of a prefix.
-    ``home`` is the worker to which new requests with the node's prefix go, or ``NOWHERE``.
+    the node. ``waits`` maps each worker to its recent queueing times, if the node is the key
+    portion (in Preble's terms) of a prefix. ``home`` is the worker to which new requests with the
+    node's prefix go, or ``NOWHERE``.
     """
 
     __slots__ = ("hits", "home", "touched", "waits")

@@ -148,14 +148,15 @@ def chunk_budget(slack: Slack, running: RunningView, now_s: float) -> int:
 class Victims:
     """The choice of victims, which are preempted for a more urgent request.
 
-    The first victims are running requests that can no longer be in time. Requests with later
-    deadlines are preempted next if they can pause until the more urgent request has ended and still
-    meet their own deadlines. Requests with more spare time are preempted first; spare time excludes
-    the time to restore a request's memory. A preempted request is not preempted again until it has
-    produced ``progress`` more tokens. A request that arrived at least ``aging_s`` seconds ago is
-    never preempted. No request is preempted if all victims together would free too little memory.
-    With ``swaps``, the victims' KV cache is copied to CPU memory if copying is faster than
-    recomputing. With ``always_swaps``, the KV cache is copied whenever CPU memory has room.
+    The first victims are running requests that can no longer meet their deadlines. The next victims
+    are requests with later deadlines that can pause until the more urgent request has ended and
+    still meet their deadlines. Requests with more spare time are preempted first; spare time
+    excludes the time to restore a request's memory. A preempted request is not preempted again
+    until it has produced ``progress`` more tokens. A request that arrived at least ``aging_s``
+    seconds ago is never preempted. No request is preempted if all victims together would free too
+    little memory. With ``swaps``, the victims' KV cache is copied to CPU memory if copying is
+    faster than recomputing. With ``always_swaps``, the KV cache is copied whenever CPU memory has
+    room.
     """
 
     slack: Slack
@@ -241,7 +242,7 @@ class Victims:
         return state.produced >= state.spared and now_s - request.arrival_s < self.aging_s
 
     def _spare_s(self, left_s: float, return_s: float) -> float:
-        """Return how long (s) a request can pause and still not be late, or inf if it is late."""
+        """Return how long (s) a request can pause without being late; inf if it is already late."""
         return inf if left_s < self.slack.step_s else left_s - return_s
 
     def _return_s(self, tokens: int) -> float:

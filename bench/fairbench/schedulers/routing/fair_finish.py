@@ -45,8 +45,8 @@ class FairFinish(PrefixRouter):
     class Params:
         """Parameters of fair-finish.
 
-        A worker without the longest cached prefix is chosen only if its estimated finish is more
-        than ``slack`` times the prefix's prefill time earlier than at the worker with the prefix.
+        A worker without the longest cached prefix is chosen only if this brings the estimated
+        finish forward by more than ``slack`` times the prefix's prefill time.
 
         If ``slack`` is 0, the earliest estimated finish always decides; if ``slack`` is inf, the
         longest cached prefix decides. With ``tenants=tree``, siblings share fairly at every level

@@ -137,7 +137,7 @@ MOST_TOKENS = 10**7
 
 
 class Session(CallSequence):
-    """A random session of a trace, which shares only content that recorded sessions share."""
+    """A random session of a trace; content that no other recorded session shares is renamed."""
 
     kind = "session"
 
@@ -175,7 +175,7 @@ class Session(CallSequence):
 
 
 class _Copy:
-    """A copy of a session, with new names for content that recorded sessions do not share."""
+    """A copy of a recorded session, with new names for content that no other session shares."""
 
     def __init__(self, name: str, think_scale: float) -> None:
         self._name = name

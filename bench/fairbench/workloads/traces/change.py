@@ -110,7 +110,8 @@ def anonymized(table: TraceTable, key: bytes) -> TraceTable:
     """Return the table with clients and blocks renamed by a keyed hash.
 
     Files with the same ``key`` label a client equally. Only a user who knows ``key`` can test
-    whether a renamed client is a given one. Sessions are numbered, so they need no hash.
+    whether a renamed client is a given one. Session ids are numbers without meaning, so sessions
+    are not renamed.
     """
     labels = tuple(
         f"c-{_hash(b'client', name.encode(), key).hex()[: 2 * LABEL_BYTES]}"

@@ -1,4 +1,4 @@
-"""The interface ``FileTraffic`` of recorded traffic, and programs built from recorded requests."""
+"""``FileTraffic``, the interface of recorded traffic, and programs built from recorded requests."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Recorded sessions of coding agents with sub-agents, one session per line.
 
 The format is defined by callanjfox/kv-cache-tester (at 94f6046); AIPerf and inference-perf replay
-such files. A session has a list ``requests`` in order of time. Each request has the times ``t`` and
-``api_time`` in seconds, the lengths ``in`` and ``out`` in tokens, and the ``hash_ids`` of its full
-blocks. A request of type ``subagent`` contains the requests of a sub-agent, with times relative to
-the ``t`` of that request. Block ids of different sessions are unrelated. Sessions are assumed to
-share tool definitions and system prompts that have equal token counts. All sessions begin at time
-0, because the files contain no start times.
+such files. A session contains its requests, in order of time, in the list ``requests``. Each
+request has the times ``t`` and ``api_time`` in seconds, the lengths ``in`` and ``out`` in tokens,
+and the ``hash_ids`` of its full blocks. A request of type ``subagent`` contains the requests of a
+sub-agent, with times relative to the ``t`` of that request. Block ids of different sessions are
+unrelated. Sessions are assumed to share tool definitions and system prompts that have equal token
+counts. All sessions begin at time 0, because the files contain no start times.
 """
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ class Ramp(PlannedKind):
 
     @dataclass(frozen=True)
     class Params:
-        """Multiples of the client's rate at the beginning and at the end of the run."""
+        """Factors that multiply the client's rate at the beginning and at the end of the run."""
 
         from_multiple: Annotated[float, Ge(0)]
         to_multiple: Annotated[float, Ge(0)]

@@ -269,7 +269,7 @@ def server_args(sgl: Any) -> Any:
 
 
 def extend_len(req: Any) -> int:
-    """Return how many prompt tokens of a request an iteration computes, in any SGLang release."""
+    """Return how many prompt tokens of a request an iteration computes (all SGLang releases)."""
     length: int = req.extend_len if hasattr(req, "extend_len") else req.extend_range.length
     return length
 

@@ -17,7 +17,8 @@ class TreeDelta(NamedTuple):
     """The changes of a worker's cache since the worker's last report.
 
     ``inserted`` holds prompts. ``evicted`` holds prefixes, each with the number of tokens that were
-    evicted from its end. Content that was inserted and evicted between two reports is left out.
+    evicted from its end. Prompts that were inserted and evicted again between two reports are left
+    out.
     """
 
     inserted: tuple[Prompt, ...]

@@ -121,7 +121,7 @@ class Chart:
         ]
 
     def summaries(self, finished: Mapping[str, StoredRun]) -> list[Summary]:
-        """Return the summaries of the finished runs that belong to this chart.
+        """Return the summaries of those finished runs that the chart shows.
 
         The keys of ``finished`` are identities of experiments.
         """

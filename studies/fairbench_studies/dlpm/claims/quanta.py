@@ -164,8 +164,8 @@ def _falls_in_steps(swept: Swept) -> Part:
 def _frontier(cells: Sequence[SchedulerResults], swept: Swept) -> list[Part]:
     """Judge whether DLPM's points extend the Pareto frontier of VTC and LPM.
 
-    VTC or LPM dominates a point of DLPM if both its throughput and its Jain's index are at least as
-    high as the point's.
+    A point of DLPM is dominated if VTC or LPM has at least the same throughput and at least the
+    same Jain's index.
     """
     ends = [by_seed(c) for name in ("vtc", "lpm") for c in chosen(cells, scheduler=name)]
     if len(ends) < 2:

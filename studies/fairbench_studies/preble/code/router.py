@@ -52,12 +52,13 @@ class PrebleE2Code(PrefixRouter):
     class Params:
         """Parameters with the defaults of the authors' code. A threshold of inf is never exceeded.
 
-        A key node is moved only after ``rebalance_after`` requests per GPU, and only if the node
-        has ``rebalance_min_hits`` requests in the window. A request whose leaf is at least
-        ``rebalance_max_chain`` levels below its key node does not trigger a move. ``hit_ratio`` is
-        the least hit ratio (over ``hit_ratio_window_s`` seconds) at which a GPU can receive mostly
-        new prompts. ``first_tpot_s`` is the assumed time per output token (s) before the first
-        observation. The parameters of prefill times are those of ``preble-e2``.
+        A key node of the prefix tree is moved only after ``rebalance_after`` requests per GPU, and
+        only if the node has ``rebalance_min_hits`` requests in the window. A request does not move
+        its key node if its leaf is ``rebalance_max_chain`` or more levels below this node of the
+        prefix tree. ``hit_ratio`` is the least hit ratio (over ``hit_ratio_window_s`` seconds) at
+        which a GPU can receive mostly new prompts. ``first_tpot_s`` is the assumed time per output
+        token (s) before the first observation. The parameters of prefill times are those of
+        ``preble-e2``.
         """
 
         window_s: Annotated[FiniteFloat, Gt(0)] = 180.0

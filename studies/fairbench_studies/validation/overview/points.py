@@ -142,7 +142,7 @@ def serving_point(run: ServingRun, profile: TimingProfile | None = None) -> Poin
 
 
 def _first_token(simulated: ServingRun, run: ServingRun) -> Pair:
-    """Return the median TTFTs (s) of requests that both the simulation and the server served."""
+    """Return the simulated and measured median TTFT (s) of requests served in both runs."""
     both = run.served & simulated.served & run.steady
     if not both.any():
         return Pair(np.nan, np.nan)

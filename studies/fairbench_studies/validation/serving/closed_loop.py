@@ -144,7 +144,7 @@ class ClosedLoop:
             self.thread.answer(index)
 
     def _go_on(self, next_ms: float = 0.0) -> None:
-        """Pass the freed connection to a waiting request, and create the next request."""
+        """Give an ended request's connection to a waiting request, and create a new request."""
         self._open -= 1
         if self._waiting:
             self._connect(self._waiting.popleft())

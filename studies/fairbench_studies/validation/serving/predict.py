@@ -69,7 +69,7 @@ MEASURED_ERROR_PCT, OPERATOR_ERROR_PCT = 5.0, 15.0
 
 
 def predict(run: ServingRun, profile: TimingProfile) -> dict[str, Any]:
-    """Predict a run's metrics, with intervals from ``DRAWS`` random errors of the timing profile.
+    """Predict a run's metrics, with intervals from ``DRAWS`` randomly changed timing profiles.
 
     The prediction uses only the arrivals, prompt lengths and output lengths of the run.
     """

@@ -31,7 +31,7 @@ FITTED, MISSED = "*", "!"
 
 
 def serving_text(runs: list[ServingComparison]) -> str:
-    """Return tables of the tested and of the fitted runs, followed by the missed targets."""
+    """Return a table of tested runs, a table of fitted runs, and the missed targets, as text."""
     profiles = sorted({run.profile for run in runs})
     tested = [run for run in runs if not run.fitted]
     fitted = [run for run in runs if run.fitted]

@@ -1,8 +1,8 @@
 """The dates of measured runs, which show the version of VTC-artifact that charged the clients.
 
 The records of VTC-artifact have no dates. This module lists the dates of the commits (up to
-192c2e2) that last changed the records' files. If a record has the field ``recorded``, this date has
-priority over the commit's date.
+192c2e2) that last changed the records' files. If a record has the field ``recorded``, the date in
+this field is used instead of the commit's date.
 """
 
 from __future__ import annotations

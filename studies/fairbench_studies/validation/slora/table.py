@@ -39,7 +39,7 @@ def validation_text(
     basis: str,
     checks: list[CrossCheck] | None = None,
 ) -> str:
-    """Return the tables and missed targets as text, with ``basis``, a note on fitted values."""
+    """Return the tables, the missed targets and ``basis`` (a note on fitted values) as text."""
     return printed(_render(runs, orders, basis, checks), colour=False, width=MAX_WIDTH)
 
 
