@@ -109,7 +109,7 @@ def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
             cause = f", while {more} of its own" if more else ""
         yield (
             length,
-            f"{percent(row['share'])} of its fair share: {row['client']}, from "
+            f"{row['client']} received {percent(row['share'])} of its fair share from "
             f"{window(row['start_s'], row['end_s'], clock)}{cause}",
         )
     if is_hidden_burst(summary):
@@ -378,9 +378,13 @@ def _worst(summary: Summary) -> str:
     is_less = (summary["min_entitlement_ratio"] or 1) < 1
     of_failures = ", because requests failed" if is_less and is_of_failures(summary) else ""
     rows = [row for row in summary["clients"] if row.get("entitlement_ratio") is not None]
-    who = min(rows, key=lambda row: float(row["entitlement_ratio"]), default={"client": ""})
-    client = f": {printable(who['client'])}" if is_less and who["client"] else ""
-    return f"{least} of its fair share at least{client}{of_failures}"
+    worst = min(rows, key=lambda row: float(row["entitlement_ratio"]), default=None)
+    if worst is None:
+        return f"the lowest share of a client is {least}"
+    return (
+        f"{printable(worst['client'])} received {least} of its fair share, the least of all "
+        f"clients{of_failures}"
+    )
 
 
 def _throughput(summary: Summary) -> str:
