@@ -342,8 +342,8 @@ def clocks(folder: Path) -> list[ClockComparison]:
 def merge(folder: Path, time_scale: float) -> None:
     """Merge the records of several drivers into ``folder``, with times on this machine's clock.
 
-    ``time_scale`` is the number of emulated seconds per real second. A second call writes the same
-    files again.
+    ``time_scale`` is the number of emulated seconds per real second. Calling ``merge`` twice gives
+    the same files.
     """
     found = clocks(folder)
     if not found:

@@ -19,7 +19,7 @@ from fairbench.schedulers.prefix_tree import Edge, Node, Place, PrefixTree, path
 
 
 class CacheNode(Protocol):
-    """A node of a cache, at which a cached prefix of ``depth`` tokens ends."""
+    """A node of a prefix cache, which stands for a cached prefix of ``depth`` tokens."""
 
     @property
     def depth(self) -> int: ...

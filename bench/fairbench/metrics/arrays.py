@@ -21,7 +21,7 @@ def ratio(amount: float, of: float) -> float:
 
 
 def is_long(rows: int) -> bool:
-    """Return whether a log with this number of rows is processed in parts."""
+    """Return whether a log of ``rows`` rows is processed in parts."""
     return rows > PART_ROWS
 
 

@@ -180,10 +180,10 @@ class Bookings(NamedTuple):
 class _Part(NamedTuple):
     """A part of the log, without rows in time cells in which fewer than two clients wait.
 
-    ``rows`` are the rows kept from ``begin`` to ``after - 1``, sorted by client. The pair of a
-    client and a time cell has the number client * n_cells + cell. ``first`` is the lowest pair to
-    which a row may add service. ``reach`` is the highest pair to which this row or an earlier row
-    may add service.
+    ``rows`` holds the kept rows among the log rows ``begin`` to ``after - 1``, sorted by client.
+    The pair of a client and a time cell has the number client * n_cells + cell. ``first`` is the
+    lowest pair to which a row may add service. ``reach`` is the highest pair to which this row or
+    an earlier row may add service.
     """
 
     begin: int

@@ -173,9 +173,10 @@ class Difference:
 
     ``runs`` is the number of seeds in which both schedulers have a value, and ``undefined`` is the
     number of other seeds. ``low`` and ``high`` are the ends of the confidence interval of ``mean``,
-    or None if unknown. ``deviation`` is the standard deviation over seeds. ``p`` is the two-sided
-    p-value for the hypothesis that the schedulers' means are equal. ``deviation`` and ``p`` are
-    None for fewer than two seeds, and ``p`` is also None if values are only lower bounds.
+    or None if unknown. ``deviation`` is the standard deviation of the difference over seeds. ``p``
+    is the two-sided p-value for the hypothesis that the schedulers' means are equal. ``deviation``
+    and ``p`` are None for fewer than two seeds, and ``p`` is also None if values are only lower
+    bounds.
     """
 
     runs: int

@@ -129,7 +129,7 @@ class LocationTree(PrefixTree[L]):
         self.prune(node)
 
     def purge(self, worker: int) -> None:
-        """Remove all marks of a worker that has left the cluster."""
+        """Remove a worker that has left the cluster from all nodes of the tree."""
         parents_first = list(self.nodes())
         for node in reversed(parents_first):
             self.unmark(node, worker)

@@ -95,7 +95,7 @@ class KeptRadixCache(KeptTree):
 
 
 class KeptUnifiedCache(KeptTree):
-    """Stored prefix look-ups in SGLang's UnifiedRadixCache, whose nodes are numbers."""
+    """Stored prefix look-ups in SGLang's UnifiedRadixCache, which identifies nodes by numbers."""
 
     def __init__(self, tree: Any, find: Callable[[list[Req]], Any]) -> None:
         super().__init__(tree, find)

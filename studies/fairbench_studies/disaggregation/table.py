@@ -103,7 +103,7 @@ def _seeds(rows: Sequence[Row]) -> list[str]:
 
 
 def table(found: Found) -> Iterator[dict[str, str]]:
-    """Yield a row per configuration, with means over seeds.
+    """Yield a table row with means over seeds for each configuration.
 
     Throughput is relative to colocated replicas. Fair shares are left out for vLLM, because its
     simulated engine counts a request as served from the prefill on.

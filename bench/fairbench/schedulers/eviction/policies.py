@@ -77,7 +77,7 @@ class EvictionPolicy(ABC):
         self.params = params
 
     def prepare(self, setup: Setup) -> None:
-        """Receive clients, weights and the size of the pool, once, before any request.
+        """Receive the clients, their weights and the pool size; called once, before any request.
 
         Raises UsageError if the parameters are invalid, such as a quota of an unknown client.
         """

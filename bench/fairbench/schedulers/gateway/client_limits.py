@@ -134,7 +134,7 @@ class ClientLimits:
       (``reserved_tokens``). If other clients leave memory or requests unused, a client may use only
       a part of them in proportion to its weight. Without this restriction on unused memory, two
       heavy clients could use up the memory that is reserved for new clients.
-    - With ``tenants``, the limits are divided among the outermost tenants instead of the clients.
+    - With ``tenants``, the limits are divided among the top-level tenants instead of the clients.
     - A reserve stays free for clients that arrive later, because running requests are never
       removed. The reserve is as large as the share of a further client with the weight
       ``client_reserve``.

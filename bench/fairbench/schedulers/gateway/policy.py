@@ -137,7 +137,7 @@ class SharePolicy(FlowPolicy):
     ) -> str:
         """Choose the tenant's next child node among the waiting ``nodes``.
 
-        ``client(node)`` returns the next client at or below a node.
+        ``client(node)`` returns the client to serve next at or below a node.
         """
 
     @abstractmethod

@@ -131,7 +131,7 @@ class LoadCost:
 
 
 class Sent(NamedTuple):
-    """A dispatched request: its last node, and the earliest time (s) of its first token."""
+    """A dispatched request: the last node of its prompt, and when its first token may come (s)."""
 
     end: PrebleNode
     worker: int

@@ -22,10 +22,10 @@ from fairbench.files.reader import ReadMemory
 
 
 class TraceRow(NamedTuple):
-    """A request as read; times are in nanoseconds on the file's clock, lengths in tokens.
+    """A request as read from a file; times are in nanoseconds on the file's clock.
 
     Attributes:
-        at_ns: The arrival time.
+        at_ns: The arrival time in nanoseconds.
         client: The name of the client.
         input_tokens: The number of tokens in the prompt.
         output_tokens: The number of tokens in the answer.
