@@ -158,7 +158,7 @@ _Record = TypeVar("_Record", RequestRecord, ProgramRecord)
 def _arrays(
     records: Iterable[Any], kind: type[msgspec.Struct], clients: Sequence[str]
 ) -> dict[str, Any]:
-    """Return an array for each field of records; None becomes NaN, and a name becomes its index."""
+    """Return the fields of records as arrays; None becomes NaN, and names become indices."""
     rows = [msgspec.structs.astuple(record) for record in records]
     names = kind.__struct_fields__
     table = dict(zip(names, zip(*rows, strict=True) if rows else ((),) * len(names), strict=True))

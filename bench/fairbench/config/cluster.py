@@ -150,7 +150,7 @@ EVICTION, MEMORY_RECORDS, CHARGE_PASS = "eviction", "memory_records", "charge_pa
 
 
 def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
-    """Check the eviction policy of a draft; remove the default ``memory_records = False``."""
+    """Check a draft's eviction policy; delete ``memory_records`` if it has the default False."""
     if draft.get(MEMORY_RECORDS) is False:
         del draft[MEMORY_RECORDS]
     for key in (EVICTION, MEMORY_RECORDS):

@@ -139,7 +139,7 @@ class EngineCode(Protocol):
     """An installed engine whose code makes the decisions of simulated replicas.
 
     An entry point of the group ``doors.CODE_GROUP`` registers the class under the engine's name.
-    The simulator creates an instance of the class with a ``CodeRun`` as its argument.
+    The simulator creates an instance of the registered class with a ``CodeRun`` as its argument.
     """
 
     # ``about`` describes the engine: its version, digest, commit, changed files and policy.

@@ -41,7 +41,7 @@ class AttachedRequest(Protocol[N]):
     place: Place
 
     def touched_at(self, refresh: int) -> tuple[int, int]:
-        """Return the request's position in the queue at refresh number ``refresh``."""
+        """Return the request's queue position (key, rank) at refresh number ``refresh``."""
 
 
 class MatchCache(Protocol[N]):

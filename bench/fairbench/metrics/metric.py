@@ -207,7 +207,7 @@ class Metric:
 
     @property
     def label(self) -> str:
-        """The metric's heading with its unit, for a line of text."""
+        """The metric's heading and unit as one text."""
         return f"{self.heading}, {self.unit}" if self.unit else self.heading
 
     @property

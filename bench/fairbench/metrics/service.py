@@ -258,7 +258,8 @@ def booked_tokens(
 ) -> tuple[Floats, Floats, Floats]:
     """Return the tokens that each log row adds at its start, at its end, and over its steps.
 
-    Weighted views multiply tokens by their prices. Each array has the shape (n_rows,).
+    If ``view`` is weighted, tokens are multiplied by their prices. Each array has the shape
+    (n_rows,).
     """
     nothing = np.zeros(len(log))
     output = weights.output * log.output_tokens.astype(np.float64)

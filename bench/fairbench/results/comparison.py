@@ -88,7 +88,7 @@ class SchedulerResults:
 
     @property
     def demand_limited(self) -> bool:
-        """Return whether low demand limited service in some run, because queues were empty."""
+        """Return whether queues were empty in some run, so that low demand limited the service."""
         return any(one.summary["demand_limited"] for one in self.runs)
 
 

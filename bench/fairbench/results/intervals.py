@@ -313,7 +313,7 @@ def _finite_number(value: Value) -> float:
 
 
 def bound_of_difference(first: Sequence[Value], second: Sequence[Value]) -> str | None:
-    """Return whether the difference ``second - first`` is only a lower or an upper bound.
+    """Return whether the difference ``second - first`` is exact, a lower bound or an upper bound.
 
     The result is ``>`` for lower bounds, ``<`` for upper bounds, "" for exact differences, and None
     if lower and upper bounds both occur.

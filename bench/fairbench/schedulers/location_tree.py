@@ -175,7 +175,7 @@ class RecentNode(LocationNode):
         self.older.newer, self.newer.older = self.newer, self.older
 
     def link_before(self, joint: Self) -> None:
-        """Insert this node into the circular list as the next older node of ``joint``."""
+        """Insert this node into the circular list between ``joint`` and ``joint.older``."""
         self.newer, self.older = joint, joint.older
         joint.older.newer = joint.older = self
 

@@ -168,7 +168,7 @@ def is_radix(tree: Any) -> bool:
 
 
 def is_unified(tree: Any) -> bool:
-    """Return whether the tree is a UnifiedRadixCache with only full attention in GPU memory."""
+    """Return whether the tree is a UnifiedRadixCache for full attention, in GPU memory only."""
     if not hasattr(tree, "tree_components"):
         return False
     plain = import_module(UNIFIED_MODULE).UnifiedRadixCache

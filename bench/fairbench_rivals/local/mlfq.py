@@ -30,7 +30,7 @@ class Progress:
 
     @property
     def key(self) -> tuple[int, int]:
-        """The key that sorts requests in the queue by level and then by place, lowest first."""
+        """The sort key of requests in the queue: lowest ``level`` first, then lowest ``place``."""
         return self.level, self.place
 
 

@@ -156,7 +156,7 @@ class LFU(EvictionPolicy):
 
 
 class MaxMin(ClientEviction):
-    """Eviction from the client above its memory share with the most unpinned tokens per weight.
+    """Eviction from clients above their memory share, most unpinned tokens per weight first.
 
     The share of client i is C w_i / W, with the capacity C, the client's weight w_i and the sum W
     of all weights. The page docs/appendix/theory.md proves which clients lose no tokens.

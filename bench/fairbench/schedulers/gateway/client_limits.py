@@ -77,7 +77,7 @@ class ClientLine:
         return request
 
     def drop_request(self, request: Request) -> bool:
-        """Remove a waiting request and one turn of its client; return False for other requests."""
+        """Remove a request and a turn of its client, and return whether the request was waiting."""
         if request not in self._places:
             return False
         priority, number = self._places[request]

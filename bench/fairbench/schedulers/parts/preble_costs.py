@@ -52,7 +52,7 @@ class EvictionCost:
 
 
 class Missed(NamedTuple):
-    """The number of prompt ``tokens`` that are not cached at any worker of the set ``workers``."""
+    """The number of prompt tokens (``tokens``) that no worker of the set ``workers`` has cached."""
 
     tokens: int
     workers: int

@@ -204,7 +204,7 @@ def _sums_before(counts: Ints) -> Ints:
 
 
 class TableBuilder:
-    """A builder of a table from rows in any order; ``shown`` is the file's name in messages."""
+    """A builder of a trace table from rows in any order; error messages name the file ``shown``."""
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
