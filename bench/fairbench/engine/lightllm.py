@@ -185,7 +185,6 @@ class LightLLMWorker(EngineLoop[KVNode]):
 
     @property
     def _may_admit(self) -> bool:
-        """Whether an arriving request may start a minibatch at once; true if no request runs."""
         return self.running_count == 0
 
     def _running(self) -> list[Sequence]:

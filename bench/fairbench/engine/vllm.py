@@ -126,7 +126,6 @@ class VLLMReplica(EngineLoop[BlockNode]):
             self._add_chunk(step, last, tokens)
 
     def _schedule_one_by_one(self, step: Step) -> None:
-        """Allocate tokens and blocks to one sequence after another, with preemptions if needed."""
         running, tables, batch = self.running, self.running.tables, self.batch
         scheduled: dict[Sequence, int] = {}
         index = 0

@@ -247,7 +247,6 @@ class TimingProfile:
         return StepTime(self.coefficients_ms, self.context_ps, cache(self._linear_ms))
 
     def decode_ps(self, sequences: int, context_tokens: int) -> int:
-        """Return the duration (ps) of a decode step."""
         return self.fixed_ps(sequences) + self.context_ps * context_tokens
 
     def saved_ps(self, shared_tokens: int) -> int:

@@ -207,7 +207,6 @@ class Metric:
 
     @property
     def label(self) -> str:
-        """The metric's heading and unit as one text."""
         return f"{self.heading}, {self.unit}" if self.unit else self.heading
 
     @property

@@ -176,7 +176,6 @@ def _choices(answer: Row) -> Table:
 
 
 def _judged(targets: Sequence[Row], seeds: int) -> list[Text]:
-    """Return a table cell per target, and a cell with the number of seeds that meet all targets."""
     cells = [_cell(one) for one in targets]
     return [*cells, Text(f"{min(one['seeds_met'] for one in targets)}/{seeds}")]
 

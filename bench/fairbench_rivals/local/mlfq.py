@@ -30,7 +30,6 @@ class Progress:
 
     @property
     def key(self) -> tuple[int, int]:
-        """The sort key of requests in the queue: lowest ``level`` first, then lowest ``place``."""
         return self.level, self.place
 
 

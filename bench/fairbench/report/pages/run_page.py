@@ -402,7 +402,7 @@ def stall_section(summary: Summary) -> list[page.Section]:
 
 
 def stall_grid(summary: Summary) -> page.Grid:
-    """Return a table of the seconds for which clients' prompts stalled other clients' answers."""
+    """Return a table of the seconds for which prompts (columns) stalled answers (rows)."""
     seconds = {(row["client"], row["by"]): row["s"] for row in summary.get("stalled", ())}
     names = [row["client"] for row in summary["clients"]]
     rows = [[page.Cell(own), *(page.Cell(number(seconds.get((own, by), 0.0))) for by in names)]
