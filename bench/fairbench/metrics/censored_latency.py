@@ -53,7 +53,7 @@ class Sample:
 
     @property
     def n(self) -> int:
-        """The total of measured latencies, lower bounds on latencies and refused requests."""
+        """The total number of measured latencies, bounds on latencies, and refused requests."""
         return len(self.known_s) + len(self.more_than_s) + self.refused
 
 

@@ -125,7 +125,7 @@ def table(found: Found) -> Iterator[dict[str, str]]:
 
 
 def _cell(pairs: Sequence[tuple[Row, Row]], name: str, unit: float) -> str:
-    """Format mean and interval, in bold if they differ significantly from the colocated run's."""
+    """Format a mean with its interval, in bold if it differs significantly from colocated runs."""
     known = [(float(one[name]), float(was[name])) for one, was in pairs if one[name] and was[name]]
     if not known:
         return "-"
