@@ -1,12 +1,14 @@
 """fairbench measures whether an LLM serving scheduler is fair, and what its fairness costs.
 
-Each main command has a Python function. The functions ``run`` and ``sweep`` take the command's
-flags as keywords. ``load`` and ``load_sweep`` read saved results, and ``compare`` compares
-experiments that have the same seeds. ``diagnose``, ``score`` and ``plan`` read a request log from a
-data frame, a table or a file. ``import fairbench`` imports a module only when one of its functions
-is first used.
+Each main command has a Python function. The functions ``run`` and ``sweep`` take the flags of the
+command as keyword arguments. ``load`` and ``load_sweep`` read saved results, and ``compare``
+compares experiments that have the same seeds. ``diagnose``, ``score`` and ``plan`` read a request
+log from a data frame, a table or a file. ``import fairbench`` imports a module only when one of its
+functions is first used.
 
-    result = fairbench.run(scheduler="d2lpm", dp=4) result.summary["jain_index"] result.to_pandas()
+    result = fairbench.run(scheduler="d2lpm", dp=4)
+    print(result.summary["jain_index"])
+    table = result.to_pandas()
 """
 
 from typing import TYPE_CHECKING

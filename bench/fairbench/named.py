@@ -22,8 +22,8 @@ def imported(path: str) -> Any:
 def lazy_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     """Return a package's ``__getattr__``, which imports a module when one of its names is used.
 
-    With lazy names, ``from fairbench import results`` imports no module of that package. A call
-    of ``results.read_run(path)`` imports the module that defines ``read_run``.
+    With lazy names, ``from fairbench import results`` imports no module of the package ``results``.
+    A call of ``results.read_run(path)`` imports the module that defines ``read_run``.
 
     Args:
         package: The name of the package.

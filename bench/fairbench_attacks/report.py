@@ -1,4 +1,4 @@
-"""The table of the worst attacks, and the figure of a search."""
+"""The results of an attack search: a table of the worst attacks, and a figure."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ MAX_STREAM_TOKENS = 2**22  # number of stored tokens above which unused token se
 class WallClock:
     """A clock that runs ``scale`` emulated seconds per real second.
 
-    Waits are computed from absolute times, so that errors do not add up. ``time_s`` must be the
-    time function of the event loop's ``call_at``.
+    Waits are computed from absolute times, so that timing errors do not add up. ``time_s`` must be
+    the time function of the event loop's ``call_at``.
     """
 
     def __init__(self, scale: float, time_s: Callable[[], float] = monotonic) -> None:

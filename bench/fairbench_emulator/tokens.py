@@ -86,7 +86,7 @@ class TokenStreams:
         return tuple(segments), at
 
     def output_at(self, place: StreamPosition, draw: Callable[[], Ids]) -> tuple[Segment, Ids]:
-        """Draw a random output for the prompt that ends at ``place``; return segment and tokens.
+        """Draw a random output for the prompt up to ``place``; return its segment and tokens.
 
         ``draw`` is repeated until the output's first token continues no known sequence. After
         ``FORK_TRIES`` calls of ``draw``, the output replaces a stored sequence.

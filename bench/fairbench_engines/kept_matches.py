@@ -111,7 +111,7 @@ class KeptMatches(ABC):
             self.attach(waiter)
 
     def attach(self, waiter: Waiter) -> None:
-        """Look up the cached prefix of a waiting request that has no current match."""
+        """Look up the cached prefix of a waiting request that has no valid stored match."""
         depth, at, awaited = self.look_up(waiter.request)
         spot = self._spots.get(at)
         if spot is None:

@@ -122,7 +122,6 @@ class RankLink:
 
     @property
     def received(self) -> float:
-        """The sum of the charges that this rank has received from all other ranks."""
         return sum(reader.charged for reader in self._readers.values())
 
     def tell(self, now_s: float, waiting: Collection[str], *, idle: bool) -> None:

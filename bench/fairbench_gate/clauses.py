@@ -44,8 +44,8 @@ class Clause(NamedTuple):
 def parse_clause(text: str, known: Collection[str]) -> Clause:
     """Parse ``METRIC:-LOSS`` (if more is better) or ``METRIC:+LOSS``.
 
-    METRIC is a summary key or an alias of a key; LOSS is an amount or a percentage. ``known``
-    contains the metrics of the summaries. Raises UsageError for a wrong form or sign, for an
+    METRIC is a summary key or an alias of a key; LOSS is an amount or a percentage. ``known`` lists
+    the metrics that the runs' summaries contain. Raises UsageError for a wrong form or sign, for an
     unknown metric, and for a metric that does not rank schedulers.
     """
     match = SHAPE.fullmatch(text.strip())
@@ -123,7 +123,7 @@ class Judgement(NamedTuple):
 
 
 def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
-    """Judge one run against one baseline run by the exact decimal numbers in their files.
+    """Judge a run against a baseline run by comparing the exact decimal numbers in their files.
 
     A value may be only a bound, such as a latency above 300 s. The check passes if every possible
     true value would pass, and fails if every possible true value would fail. Otherwise, the check

@@ -132,9 +132,9 @@ class Problem(Exception):
     def event(self, *, named: bool = False, done: bool = True) -> bytes:
         """Return the error as the last events of a stream that has begun.
 
-        Clients of OpenAI's API and of SGLang recognise these events as an error. ``named`` adds an
-        event name, for APIs whose clients ignore events without names. ``done`` adds the event
-        "[DONE]", which ends a stream of OpenAI's API.
+        Clients of OpenAI's API and of SGLang recognise the returned events as an error. ``named``
+        adds an event name, for APIs whose clients ignore events without names. ``done`` adds the
+        event "[DONE]", which ends a stream of OpenAI's API.
         """
         body = error_body(self.status, str(self))
         if named:

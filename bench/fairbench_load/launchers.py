@@ -30,8 +30,8 @@ from fairbench_load.processes.environment import OWN, VISIBLE, ServerPython, ser
 class Wanted:
     """The servers that an experiment needs: ``replicas`` replicas, each with ``gpus`` GPUs.
 
-    - ``python`` lists the requirements on the Python that starts the servers.
-    - ``chosen`` is the path of the Python that the user named, or None.
+    - ``python`` lists the requirements on the Python interpreter that starts the servers.
+    - ``chosen`` is the path of the Python interpreter that the user named, or None.
     - If ``share_gpus`` is True, several replicas may use one GPU.
     - If ``spread`` is True, the replicas are distributed over as many machines as possible.
     - ``name`` is the prefix of the replicas' names.

@@ -80,7 +80,6 @@ class PluginConfig:
         return build_local(self.local, self.params)
 
     def build_eviction(self) -> EvictionPolicy:
-        """Build the eviction policy that ``eviction`` names."""
         assert self.eviction is not None
         return build_eviction(self.eviction, self.params)
 

@@ -88,9 +88,9 @@ def vocab_size_of(model: str) -> int | None:
 def info_in(metrics: str) -> dict[str, Any]:
     """Return a server's settings from its Prometheus metrics, under the keys of SGLang.
 
-    The result contains the KV memory and the block size in tokens, the report of fairbench's
-    plugin, and the limit on running requests, if the metrics page states them. Raises ValueError if
-    the text is not a page of Prometheus metrics.
+    If the metrics page states them, the result contains the KV memory and the block size in tokens,
+    the limit on running requests, and the report of fairbench's plugin. Raises ValueError if the
+    text is not a page of Prometheus metrics.
     """
     # prometheus_client is imported late, because it belongs to the extra `live`.
     from prometheus_client.parser import text_string_to_metric_families

@@ -528,7 +528,7 @@ def _axis_range(values: Sequence[float], axis: PlotAxis) -> tuple[float, float]:
 
 
 def free_box(x: float, y: float, wide: float, taken: Sequence[Box], frame: Box) -> tuple[Box, int]:
-    """Return the free rectangle nearest to a mark, and its distance from the mark in steps."""
+    """Return the free rectangle nearest to a mark, and the number of steps to the rectangle."""
     for steps, box in _boxes(x, y, wide):
         inside = box.left > frame.left and box.right < frame.right
         inside = inside and box.top > frame.top and box.bottom < frame.bottom

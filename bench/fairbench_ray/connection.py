@@ -1,6 +1,6 @@
-"""The separate process that connects to Ray.
+"""A separate process that connects to Ray.
 
-The main process does not connect itself, because Ray ends every process that loses the cluster's
+The main process does not connect to Ray, because Ray ends every process that loses the cluster's
 head node.
 """
 

@@ -93,7 +93,7 @@ def _is_ip(host: str) -> bool:
 
 
 def _is_own(address: str) -> bool:
-    """Return whether an IP address belongs to this machine, by binding a socket to it."""
+    """Test whether an IP address belongs to this machine by binding a socket to the address."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as one:

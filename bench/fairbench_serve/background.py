@@ -69,9 +69,9 @@ def keep_large_buffers_apart() -> bool:
     """Put each buffer of ``LARGE_BYTES`` or more into a memory map of its own, if possible.
 
     By default, the C library raises the minimum size of separately mapped buffers (up to 32 MiB)
-    when a large buffer is freed. Later large buffers would then lie in the heap between small
-    long-lived objects, and leave holes when they are freed, so the heap would grow. Returns whether
-    the C library lets the router fix the minimum size of separately mapped buffers.
+    when a large buffer is freed. Large buffers allocated later would then lie between small
+    long-lived objects in the heap. Freed large buffers would leave holes, so the heap would grow.
+    Returns whether the C library lets the router fix the minimum size of separately mapped buffers.
     """
     return _called("mallopt", M_MMAP_THRESHOLD, LARGE_BYTES)
 

@@ -497,7 +497,7 @@ class _Walk:
     where: str
 
     def schema(self, node: Any, place: _Place, levels: int = 1) -> None:
-        """Check a schema, or a list of schemas, ``levels`` levels below a position."""
+        """Check a schema or a list of schemas that is ``levels`` levels below ``place``."""
         place = replace(place, depth=place.depth + levels)
         self._charge_size(node, place.depth)
         if isinstance(node, str) and (held := _table_in(node, self.where)) is not None:
@@ -539,7 +539,7 @@ class _Walk:
         return int(times * max(most, 1))
 
     def _follow(self, name: str, target: Any, place: _Place) -> None:
-        """Check all possible targets of a reference, because the schema's root is unknown."""
+        """Check every possible target of a reference, because the root of the schema is unknown."""
         if target == "#":
             return  # allowed: grammars support "#", a reference to the whole schema
         path = str(target).split("/")

@@ -92,7 +92,8 @@ OnSent: TypeAlias = Callable[[RequestInFlight | Problem], None]
 def pages_of(ids: array[int], page_tokens: int) -> Prompt:
     """Return a prompt for routing policies, without its incomplete last page.
 
-    KV events do not report incomplete pages, and only an identical prompt could reuse one.
+    KV events do not report incomplete pages, and only an identical prompt could reuse an incomplete
+    page.
     """
     whole = ids[: len(ids) - len(ids) % page_tokens]
     whole.append(0)

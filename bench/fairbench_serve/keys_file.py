@@ -223,7 +223,7 @@ class Access:
             self.reload_if_changed()
 
     def reload_if_changed(self) -> None:
-        """Read the key file if it has changed; log the error if it is invalid."""
+        """Read the key file again if it has changed; log an error if the file is invalid."""
         if self._path is None:
             return
         before, self._seen = self._seen, _stamp(self._path)

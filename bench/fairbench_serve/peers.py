@@ -128,7 +128,7 @@ class PeerKnowledge:
 
 @dataclass(frozen=True)
 class Peering:
-    """The parts of this router that share clients' totals with its peers."""
+    """The exchange of clients' totals between this router and its peers."""
 
     parts: Mapping[str, Exchanges]
     fleet: str

@@ -57,7 +57,7 @@ class TokenizerTokens:
 def load_text_tokens(tokenizer_path: str | None) -> TextTokens:
     """Load a tokenizer file, or return an approximate tokenizer if the path is None.
 
-    Raises the errors of ``load_tokenizer``.
+    Raises the same errors as ``load_tokenizer``.
     """
     if tokenizer_path is None:
         return ApproximateTokens()

@@ -222,7 +222,7 @@ class _Listed(msgspec.Struct):
 
 
 async def _passed(answer: ClientResponse) -> web.Response:
-    """Return a worker's answer; replace an error that is not JSON by an error in JSON."""
+    """Return a worker's answer; convert an error that is not JSON to a JSON error."""
     body, status = await answer.read(), answer.status
     if not (answer.ok or is_object(body)):
         body = http_server.error_body(

@@ -164,7 +164,7 @@ def repeat_first_seeds(folder: Path, runs: Path, context: RunContext) -> dict[st
         folder: The folder with the results and the stored values of each seed.
         runs: The folder for the new simulation runs.
 
-    Returns, for each figure, the number of runs that repeat the stored values, as text.
+    Returns a text for each figure with the number of runs that reproduce the stored values.
     """
     said = {}
     for figure in sweep_names():

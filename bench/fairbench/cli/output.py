@@ -81,7 +81,7 @@ def show(made: Callable[..., str], *args: Any) -> None:
 
 
 def print_json(summary: Mapping[str, Any], saved: Path | None = None) -> None:
-    """Print a summary as JSON on stdout, and the directory ``saved``, if given, on stderr."""
+    """Print a summary as JSON to stdout; print the path ``saved``, if given, to stderr."""
     typer.echo(json.dumps(summary, allow_nan=False))
     if saved is not None:
         typer.echo(f"fairbench: saved to {saved}", err=True)

@@ -150,7 +150,7 @@ EVICTION, MEMORY_RECORDS, CHARGE_PASS = "eviction", "memory_records", "charge_pa
 
 
 def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
-    """Check the eviction policy of a draft; remove the default ``memory_records = False``."""
+    """Check a draft's eviction policy; delete ``memory_records`` if it has the default False."""
     if draft.get(MEMORY_RECORDS) is False:
         del draft[MEMORY_RECORDS]
     for key in (EVICTION, MEMORY_RECORDS):
@@ -192,7 +192,7 @@ def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
 def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     """Return a tuple with the name of the eviction policy that the user chose, or an empty tuple.
 
-    An eviction policy of an engine's own code is left out, because it has no parameters in
+    The result leaves out an eviction policy of an engine's own code, which has no parameters in
     fairbench. Raises UsageError if the name of the eviction policy is unknown.
     """
     policy, engine = draft.get(EVICTION), str(draft.get("engine") or DEFAULT_ENGINE)
@@ -429,7 +429,8 @@ def _check_settings(engine: str, settings: Mapping[str, Any]) -> None:
 def own_policy(draft: Draft | Mapping[str, object], of_pair: str, known: Iterable[str]) -> str:
     """Return the scheduling policy that runs in the engine.
 
-    If the user names no policy and the engine does not implement ``of_pair``, the policy is FCFS.
+    If the user names no policy and no engine implements the scheduler ``of_pair``, the policy is
+    FCFS.
 
     Args:
         draft: The experiment before its values are checked; it sets ``engine_code``.

@@ -194,7 +194,7 @@ def machine_of_workload(workload: WorkloadSpec) -> dict[str, str]:
 
 
 def has_own_code(draft: Mapping[str, object]) -> bool:
-    """Return whether an installed engine's own code schedules in the replicas (``engine_code``)."""
+    """Return whether replicas use the scheduling code of an installed engine (``engine_code``)."""
     return draft.get("engine_code") is not None
 
 

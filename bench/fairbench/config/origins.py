@@ -178,9 +178,9 @@ def _without_usual_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dic
 def chosen_part(file: Mapping[str, Any], *, other_workload: bool = False) -> dict[str, Any]:
     """Return the values that the user chose in an experiment file that has the table ``given``.
 
-    A bundled workload is returned by name, and any other workload is returned as a table. If
-    ``other_workload`` is True, parameters of the file's workload are not returned, and the scenario
-    is returned only if the user chose it.
+    A bundled workload is returned as a name, and any other workload is returned as a table of
+    values. If ``other_workload`` is True, parameters of the file's workload are not returned, and
+    the scenario is returned only if the user chose it.
     """
     given, rest = file[GIVEN], without_given(file)
     implied = set(IMPLIED)

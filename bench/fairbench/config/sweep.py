@@ -56,9 +56,9 @@ class Sweep(BaseModel):
     of an experiment file, with settings written as ``"NAME.PARAM"``. A value of ``grid`` or
     ``exclude`` is a single value or an array of values.
 
-    Each experiment runs with ``num_runs`` seeds. If ``quick`` is True, an experiment stops after a
-    few programs (``QUICK_PROGRAMS``) instead of its duration. ``_flagged`` contains the keys and
-    settings that the user set by flags.
+    Each experiment runs with ``num_runs`` seeds. If ``quick`` is True, an experiment ends after a
+    few programs (``QUICK_PROGRAMS``) instead of after its duration. ``_flagged`` contains the keys
+    and settings that the user set by flags.
     """
 
     model_config = ConfigDict(

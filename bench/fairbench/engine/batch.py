@@ -298,7 +298,7 @@ class Prefill(NamedTuple):
 
     @property
     def chunk(self) -> Chunk:
-        """The number of cached tokens and of computed tokens, which timing profiles expect."""
+        """The numbers of cached and of computed tokens, in the form that timing profiles expect."""
         return self.cached, self.tokens
 
 
@@ -340,9 +340,9 @@ def shares_of(
     Args:
         prefills: The chunks of prompts in the iteration.
         gpu_ps: GPU time of each chunk, in picoseconds.
-        fresh_of: Function that returns how many tokens of a chunk of a retracted sequence are
-            computed for the first time, given the sequence, the number of cached tokens and the
-            number of tokens in the chunk.
+        fresh_of: Function of a retracted sequence, its number of cached tokens and the length of a
+            chunk in tokens. The function returns how many of the chunk's tokens are computed for
+            the first time.
     """
     shares: dict[str, PrefillShare] = {}
     for (sequence, cached, tokens, first, last, _), took_ps in zip(prefills, gpu_ps, strict=True):

@@ -1,9 +1,9 @@
 """KV caches that track which clients use each token, and evict tokens by a policy.
 
-A client *claims* each path of the prefix tree that its requests have used. A claim on a node
-includes the node's ancestors, so a client's claims form a tree. A ``ClientEviction`` policy ends
-claims one at a time, and a node leaves the cache when no client claims it. A policy that does not
-distinguish clients evicts a leaf even if several clients have used it.
+A client *claims* each path of the prefix tree that its requests have used. A client that claims a
+node also claims the node's ancestors, so a client's claims form a tree. A ``ClientEviction`` policy
+ends claims one at a time, and a node leaves the cache when no client claims it. A policy that does
+not distinguish clients evicts a leaf even if several clients have used it.
 """
 
 from __future__ import annotations

@@ -138,9 +138,8 @@ class CodeRun(NamedTuple):
 class EngineCode(Protocol):
     """An installed engine whose code makes the decisions of simulated replicas.
 
-    An implementation is registered under the engine's name by an entry point of the group
-    ``doors.CODE_GROUP``. The simulator creates an instance of the registered class with a
-    ``CodeRun`` as its argument.
+    An entry point of the group ``doors.CODE_GROUP`` registers the class under the engine's name.
+    The simulator creates an instance of the registered class with a ``CodeRun`` as its argument.
     """
 
     # ``about`` describes the engine: its version, digest, commit, changed files and policy.

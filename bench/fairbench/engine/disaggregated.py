@@ -617,8 +617,8 @@ FEW_RUNNING = 32
 class SGLangDecode(DecodeWorker):
     """SGLang's decode worker, which keeps ``reserved`` tokens per request free for outputs.
 
-    A request gets memory if free memory can hold its prompt and ``reserved`` further tokens. Its
-    prompt and output must fit into free memory plus all running requests' memory
+    A request gets memory if its prompt and ``reserved`` further tokens fit. The request's prompt
+    and output must also fit into the sum of free memory and all running requests' memory
     (``DecodePreallocQueue``, SGLang 0.5). Retracted KV cache is copied to CPU memory and back.
     """
 

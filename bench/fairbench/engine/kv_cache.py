@@ -19,7 +19,7 @@ from fairbench.schedulers.prefix_tree import Edge, Node, Place, PrefixTree, path
 
 
 class CacheNode(Protocol):
-    """A node of a cache, at which a cached prefix of ``depth`` tokens ends."""
+    """A node of a prefix cache, which stands for a cached prefix of ``depth`` tokens."""
 
     @property
     def depth(self) -> int: ...
@@ -41,7 +41,7 @@ class AttachedRequest(Protocol[N]):
     place: Place
 
     def touched_at(self, refresh: int) -> tuple[int, int]:
-        """Return the request's position in the queue at refresh number ``refresh``."""
+        """Return the request's queue position (key, rank) at refresh number ``refresh``."""
 
 
 class MatchCache(Protocol[N]):

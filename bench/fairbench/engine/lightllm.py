@@ -185,7 +185,6 @@ class LightLLMWorker(EngineLoop[KVNode]):
 
     @property
     def _may_admit(self) -> bool:
-        """Whether an arrival may start a minibatch at once, which requires that no request runs."""
         return self.running_count == 0
 
     def _running(self) -> list[Sequence]:

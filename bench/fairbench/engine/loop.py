@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class FrontendQueue:
-    """A model of the engine's process that serves HTTP and tokenizes prompts.
+    """A simulation of the engine process that serves HTTP and tokenizes prompts.
 
     Requests are processed one at a time in order of arrival. While the HTTP process works on one
     request, the next request and first tokens of outputs wait. The delay of an output on its way to

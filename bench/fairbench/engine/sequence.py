@@ -21,8 +21,8 @@ class DecodeTime:
 
     A step takes a fixed time, which its requests share equally, and a time per token of context.
     ``each`` sums the fixed time per request, and ``read`` sums the time per token. ``numbered``
-    sums, over steps n, n times the time per token. If a request has ``base + n`` tokens of context
-    in step n, its GPU time is the sum ``each + base * read + numbered``.
+    sums, over steps n, n times the time per token. A request with ``base + n`` tokens of context in
+    step n takes ``each + base * read + numbered`` ps of GPU time over all steps.
     """
 
     __slots__ = ("each", "numbered", "read")
@@ -151,7 +151,7 @@ class Sequence:
 
 @dataclass(slots=True)
 class HostMemory:
-    """CPU memory for the KV cache of ``capacity`` tokens.
+    """CPU memory that can hold the KV cache of ``capacity`` tokens.
 
     Copying a token to CPU memory or back takes ``token_ps`` picoseconds.
     """

@@ -126,7 +126,6 @@ class VLLMReplica(EngineLoop[BlockNode]):
             self._add_chunk(step, last, tokens)
 
     def _schedule_one_by_one(self, step: Step) -> None:
-        """Give tokens and blocks to one sequence at a time, with preemptions if needed."""
         running, tables, batch = self.running, self.running.tables, self.batch
         scheduled: dict[Sequence, int] = {}
         index = 0
@@ -401,7 +400,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
 def longest_ps(profile: TimingProfile, batch: RunningBatch) -> int:
     """Return the time (ps) that the longest sequence adds to a decode step.
 
-    Sequences are compared by their lengths when they joined the batch.
+    Sequences are compared by the lengths that they had when they joined the batch.
     """
     if profile.vllm_attention is None or not batch.size:
         return 0
@@ -410,7 +409,7 @@ def longest_ps(profile: TimingProfile, batch: RunningBatch) -> int:
 
 
 def empty_block_cache(limits: VLLMLimits, memory: ManagedMemory | None = None) -> BlockCache:
-    """Return an empty KV pool; ``memory`` may replace vLLM's eviction policy."""
+    """Return an empty KV pool; ``memory.policy``, if given, replaces vLLM's eviction policy."""
     blocks, size, caching = limits.blocks, limits.block_size, limits.enable_prefix_caching
     if memory is None:
         return BlockCache(blocks, size, prefix_caching=caching)

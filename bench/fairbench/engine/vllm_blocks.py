@@ -165,7 +165,7 @@ BlockWaiter = AttachedRequest[BlockNode]
 class BlockTree:
     """A radix tree whose edges are series of blocks of ``block_size`` tokens.
 
-    Every node has at least one copy in memory.
+    The blocks of every node have at least one copy in memory.
     """
 
     def __init__(self, block_size: int, node_type: type[BlockNode] = BlockNode) -> None:
@@ -342,7 +342,7 @@ class BlockTree:
 class BlockCache(BlockTree):
     """vLLM's pool of ``blocks`` KV blocks of ``block_size`` tokens each.
 
-    A block is either in the tree or blank, which means that it has no cached tokens.
+    Each block is either in the tree, or blank (without cached tokens).
 
     The cache calls ``on_evict(prefix, tokens)`` when it evicts the last ``tokens`` tokens of a
     prefix. One call reports all blocks of a prefix that are evicted in succession.

@@ -69,7 +69,6 @@ class ComparisonPlan:
 
     @property
     def stored_keys(self) -> set[str]:
-        """The keys of the metrics in the stored runs."""
         stored = [one for one in self.members if not isinstance(one, ToRun)]
         return {key for one in stored for key in values_of(one.first.summary)}
 

@@ -129,7 +129,7 @@ def parsed(data: bytes, where: str, *, several_lines: bool = False, strict: bool
     Args:
         data: Encoded text.
         where: Location of the text, which error messages name.
-        several_lines: Whether error messages name a line inside the text.
+        several_lines: Whether error messages state the number of the wrong line.
         strict: Whether numbers that are not finite are refused.
     """
     text = decoded(data, where)
@@ -327,7 +327,7 @@ def _texts(schema: pa.Schema, shown: str, *, any_type: bool) -> list[str]:
 LONG_KEY = 200  # maximum number of parts of a dotted TOML key
 _PART = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
 _DEEP_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*\.[ \t]*{_PART}){{{LONG_KEY},}}")
-"""Keys with too many parts, for which tomllib would need gigabytes of memory."""
+"""A pattern for dotted keys with too many parts, for which tomllib would need gigabytes."""
 
 MAX_BYTES = 4 * MIB  # limit on a TOML text, because parsed tables take about 100 times its memory
 

@@ -382,7 +382,7 @@ class LightLLMParams:
 
 
 def lightllm_limits(params: LightLLMParams, profile: TimingProfile) -> LightLLMLimits:
-    """Return LightLLM's parameters with the KV pool size for the GPU and model.
+    """Return LightLLM's parameters, and the KV pool size for the GPU and model of ``profile``.
 
     Raises UsageError if the GPU has no memory left for a KV pool.
     """

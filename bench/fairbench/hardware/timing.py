@@ -11,7 +11,8 @@ FlashAttention 3 (H100, H200) takes no longer than the profile's formula says.
 
 - A mixed step (decoding and prefill) is a single call of the attention kernel. The query heads of a
   KV head are packed into one tile only if every query has length 1 (``seqlenq_ngroups_swapped``).
-  Each query head of a mixed step thus reads the context separately (vllm-project/vllm#58013).
+  In a mixed step, query heads are not packed, so each query head reads the context separately
+  (vllm-project/vllm#58013).
 - A step that only decodes has a thread block for each sequence, KV head and split of the context.
   The blocks of the longest sequence may still run when all other thread blocks have finished. By
   Graham's bound for list scheduling, uneven blocks lengthen the attention kernel by at most the
@@ -189,8 +190,8 @@ class Frontend:
     """The CPU time (ms) of a request before it reaches the engine's scheduler.
 
     The process for HTTP and tokenization takes ``request_ms`` per request and ``token_ms`` per
-    prompt token, and serves one request at a time. ``delay_ms`` is a further delay of a request,
-    during which the process serves other requests.
+    prompt token, and serves one request at a time. ``delay_ms`` is an additional delay of each
+    request, during which the process can serve other requests.
     """
 
     request_ms: Amount = 0.0
@@ -250,7 +251,6 @@ class TimingProfile:
         return StepTime(self.coefficients_ms, self.context_ps, cache(self._linear_ms))
 
     def decode_ps(self, sequences: int, context_tokens: int) -> int:
-        """Return the duration (ps) of a decode step."""
         return self.fixed_ps(sequences) + self.context_ps * context_tokens
 
     def saved_ps(self, shared_tokens: int) -> int:

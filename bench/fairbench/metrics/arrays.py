@@ -21,7 +21,7 @@ def ratio(amount: float, of: float) -> float:
 
 
 def is_long(rows: int) -> bool:
-    """Return whether a log with this number of rows is processed in parts."""
+    """Return whether a log of ``rows`` rows is processed in parts."""
     return rows > PART_ROWS
 
 
@@ -44,8 +44,8 @@ def part_bounds(start_s: Floats) -> list[int]:
 def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
     """Return ``count`` consecutive whole numbers for each row, beginning with ``first``.
 
-    ``first`` and ``count`` have the shape (n_rows,). The two returned arrays contain, for each
-    returned whole number, its row, and the number itself.
+    ``first`` and ``count`` have the shape (n_rows,). The first returned array contains the row of
+    each number, and the second returned array contains the numbers.
     """
     row = np.repeat(np.arange(len(first)), count)
     number: Ints = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + first[row]

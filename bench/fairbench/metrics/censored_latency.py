@@ -53,7 +53,7 @@ class Sample:
 
     @property
     def n(self) -> int:
-        """The number of measured latencies, lower bounds on latencies and refused requests."""
+        """The total number of measured latencies, bounds on latencies, and refused requests."""
         return len(self.known_s) + len(self.more_than_s) + self.refused
 
 
@@ -256,7 +256,7 @@ class WellBehaved:
 
     A well-behaved client without work in the window is left out, because nothing could delay it. A
     client whose only work is a program from before the window is kept, because a waiting client may
-    send nothing more. If no well-behaved client had work, all of them are included.
+    send nothing more. If no well-behaved client had work, all well-behaved clients are included.
     """
 
     def __init__(self, programs: Programs, cohorts: Ranked, facts: Facts, lost: str) -> None:

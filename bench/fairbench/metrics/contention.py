@@ -53,9 +53,9 @@ class Unhindered:
 def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unhindered:
     """Estimate the times that each call would have taken if it had run alone.
 
-    A call's estimated time to first token is the shortest of all calls with at least its number of
-    uncached input tokens. All input of a call that was never admitted counts as uncached. After the
-    first token, output is assumed to come at the run's fastest pace (``pace_alone_s``).
+    The time to first token of a call is estimated as the shortest among all calls with at least as
+    many uncached input tokens. All input of a call that was never admitted counts as uncached.
+    After the first token, output is assumed to come at the run's fastest pace (``pace_alone_s``).
 
     Args:
         requests: The calls.
@@ -107,7 +107,7 @@ def median_pace_s(requests: Requests) -> float:
 def first_token_alone_s(requests: Requests, tokens: Ints | None = None) -> Floats:
     """Estimate the time to first token, in seconds, of each call if it ran alone.
 
-    A call's estimate is the shortest time to first token of calls with at least its work.
+    A call's estimate is the shortest time to first token among calls with at least as much work.
     ``tokens`` is the work of each call in tokens; by default, the work is the number of uncached
     prompt tokens.
     """

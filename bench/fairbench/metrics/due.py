@@ -142,7 +142,8 @@ def _late(requests: Requests, lost_s: Floats) -> Floats:
 def _predecessors(requests: Requests) -> Ints:
     """Return, for each call, the row of its predecessor in the program, or -1 if it has none.
 
-    The predecessor is the call of the next smaller depth that ends last before the call arrives.
+    Among the calls whose depth is smaller by 1, the predecessor is the last call to end before the
+    given call arrives.
     """
     ended = np.flatnonzero(requests.status == FINISHED)
     count = len(requests)

@@ -50,9 +50,9 @@ def floods(traffic: Traffic, most: int = MOST_FLOODS) -> list[Flood]:
     """Return at most ``most`` floods, the largest first.
 
     A client's flood is the period with its largest excess demand. Excess demand is demand above
-    ``HEAVY`` times the mean demand of the other clients. Because sessions come in bursts, a flood
-    of length t must have at least ``PEAK`` times as many tokens as other clients' usual peak in a
-    period of length t. Each search leaves out the requests of floods found before.
+    ``HEAVY`` times the mean demand of the other clients. Sessions come in bursts, so a flood must
+    also exceed other clients' usual peaks. A flood of length t has at least ``PEAK`` times as many
+    tokens as a usual peak of length t. Each search leaves out the requests of floods found before.
     """
     if traffic.span_s <= 0:
         return []

@@ -102,7 +102,7 @@ class Cells:
         return service[:-1] - average[:, np.newaxis], service[1:] - before[:, np.newaxis]
 
     def _risen(self, low: Floats, high: Floats) -> Floats:
-        """Return how much a value from ``low`` to ``high`` can have grown since a wait began."""
+        """Bound from above how much a value in [``low``, ``high``] has grown since a wait began."""
         low = np.where(self.waits, low, np.inf)
         begins_anew = self.begins | ~self.waits
         least = np.full(low.shape[1], np.inf)
@@ -180,10 +180,10 @@ class Bookings(NamedTuple):
 class _Part(NamedTuple):
     """A part of the log, without rows in time cells in which fewer than two clients wait.
 
-    ``rows`` are the rows kept from ``begin`` to ``after - 1``, sorted by client. The pair of a
-    client and a time cell has the number client * n_cells + cell. ``first`` is the lowest pair to
-    which a row may add service. ``reach`` is the highest pair to which this row or an earlier row
-    may add service.
+    ``rows`` holds the kept rows among the log rows ``begin`` to ``after - 1``, sorted by client.
+    The pair of a client and a time cell has the number client * n_cells + cell. ``first`` is the
+    lowest pair to which a row may add service. ``reach`` is the highest pair to which this row or
+    an earlier row may add service.
     """
 
     begin: int
@@ -339,7 +339,7 @@ class Pairs:
     def joint(self, row: Ints, rival: Ints, above: float) -> Joint:
         """Return the intervals in which both the client of each ``row`` and ``rival`` wait.
 
-        Intervals in which the client of ``row`` receives at most ``above`` tokens are left out.
+        The result omits intervals in which the client of ``row`` receives at most ``above`` tokens.
         """
         place, other = self._overlaps.found(self._backlog, row, rival)
         own, backlog = row[place], self._backlog

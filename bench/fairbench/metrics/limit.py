@@ -31,7 +31,7 @@ def why_no_limit(tables: Tables, facts: Facts) -> str:
 
 
 def limit_values(tables: Tables, facts: Facts, got: Shares) -> dict[str, Any]:
-    """Return a run's lower bounds and its GPU time by purpose; {} if they are unknown."""
+    """Return lower bounds on a run's time and work, and GPU time by purpose; {} if unknown."""
     if facts.prices is None or tables.requests.compulsory_tokens is None:
         return {}
     work = least_work(tables.requests, facts.prices)

@@ -166,8 +166,8 @@ class Metric:
     - ``digits`` is the number of decimals in lines that show a mean with its interval; the default
       follows from ``form``.
     - ``most`` is the largest possible value; no value is negative.
-    - ``undefined`` is the reason why a value may be missing; without a reason, a value always
-      exists.
+    - ``undefined`` says why a value may be missing; without ``undefined``, the metric always has a
+      value.
     - ``when`` says whether a run has the metric.
     - ``compute`` returns the value for a run, and ``by_client`` returns a value for each client
       (None if the client does not have the metric). NaN means undefined.
@@ -207,7 +207,6 @@ class Metric:
 
     @property
     def label(self) -> str:
-        """The metric's heading with its unit, for a line of text."""
         return f"{self.heading}, {self.unit}" if self.unit else self.heading
 
     @property

@@ -83,7 +83,7 @@ _KNOWN: WeakKeyDictionary[Service, Stretches] = WeakKeyDictionary()
 
 
 def step_times(log: Timed, row: Ints, number: Ints) -> Floats:
-    """Return when a step ends, in seconds, given its log row and its number (from 1).
+    """Return the end time of a step in seconds, given its log row and its number (from 1).
 
     The first step of a row lasts d seconds, where ``steps * d + growth * steps * (steps - 1) / 2 =
     end - start``.
@@ -230,7 +230,7 @@ def cumulative(
     with_starts: bool = False,
     with_ends: bool = False,
 ) -> Floats:
-    """Return the service of each client before each time, shape (clients, times).
+    """Return the service that each client received before each time, shape (clients, times).
 
     At one instant, steps end before iterations start. With ``with_ends``, the service before a time
     includes steps that end exactly at the time. With ``with_starts``, the service before a time
@@ -259,7 +259,8 @@ def booked_tokens(
 ) -> tuple[Floats, Floats, Floats]:
     """Return the tokens that each log row adds at its start, at its end, and over its steps.
 
-    Weighted views multiply tokens by their prices. Each array has the shape (n_rows,).
+    If ``view`` is weighted, tokens are multiplied by their prices. Each array has the shape
+    (n_rows,).
     """
     nothing = np.zeros(len(log))
     output = weights.output * log.output_tokens.astype(np.float64)
@@ -382,11 +383,11 @@ def service_of(requests: Requests, last_token_s: Floats) -> Service:
     """Return the service log of a live run, estimated from what the clients of the server see.
 
     The log has a prefill row for each answered request, from its admission to its first token. A
-    request's input counts as service from the start of its prefill row on. Its computed input and
-    first token count as service from the row's end on. A request with at least two tokens has a
-    second row, the decode row, from its first to its last token. The tokens of a decode row are
-    divided evenly among at most ``DECODE_STEPS`` steps, because one step per token would take
-    gigabytes of memory. The rows are sorted by start time and worker.
+    request's input counts as service as soon as the request's prefill row begins. The computed
+    input and the first token count as service as soon as the prefill row ends. A request with at
+    least two tokens has a second row, the decode row, from its first to its last token. The tokens
+    of a decode row are divided evenly among at most ``DECODE_STEPS`` steps, because one step per
+    token would take gigabytes of memory. The rows are sorted by start time and worker.
 
     Unlike in the service log of a simulation, rows of one worker overlap in time. In all rows,
     ``context_tokens`` is 0 and ``batch_size`` is 1. At any time, a client's service is wrong by at

@@ -1,6 +1,6 @@
 """The choice of latency percentiles in tables: by the user, or by the number of latencies.
 
-A high percentile is mostly chance unless at least three latencies lie above it. A P99 needs 300
+A high percentile is mostly noise unless at least three latencies lie above it. A P99 needs 300
 latencies, and a P95 needs 60. The summary of a single run always shows the P99; if there are too
 few latencies, the P99 is marked and the P95 follows. Tables of clients and of several runs show
 either the P99 or the P95.

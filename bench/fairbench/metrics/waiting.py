@@ -23,7 +23,7 @@ EVERYWHERE = -1  # The worker number of requests that wait in a gateway for any 
 class Waits(NamedTuple):
     """The waits of requests in the queue of a worker or of a gateway, one per row, in seconds.
 
-    A wait in a gateway has the worker number ``EVERYWHERE``.
+    The worker number of a wait in a gateway is ``EVERYWHERE``.
     """
 
     worker: Ints

@@ -127,7 +127,7 @@ FLAT = (
     *("delay", "gaps", "admitted", "worker", "status", "error", "hash_ids", "text", "block_size"),
     *("branch", "synthetic"),
 )
-"""Fields that are not sought in nested objects, where their usual names often mean other things."""
+"""Fields that are read only at the top level, because nested names often mean other things."""
 
 SYNONYMS = {"time": "start", "program": "session", "id": "request_id"}
 """Synonyms that ``--map`` accepts for names of fields."""

@@ -271,7 +271,7 @@ FAIRBENCH = Layout(
 
 
 PLAIN = Layout("lines")
-"""The format of records whose columns all have usual names."""
+"""The format of records in which fairbench recognises every column by its common name."""
 LOOKED_AT = 100
 
 LAYOUTS: tuple[Layout, ...] = (

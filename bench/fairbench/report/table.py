@@ -103,8 +103,9 @@ CUT = "…"
 def cut_apart(names: Iterable[str], width: int) -> dict[str, str]:
     """Shorten each name to at most ``width`` characters by cutting its middle.
 
-    If cut middles make two names equal, all names are cut at the start. If cut starts make two
-    names equal, all names are cut at the end. If cut ends do so too, the middles are cut.
+    If two names would become equal, the starts of all names are cut instead of the middles. If two
+    names would still become equal, the ends of all names are cut. If no cut keeps all names
+    different, the middles are cut.
     """
     given = tuple(dict.fromkeys(names))
     tried = [

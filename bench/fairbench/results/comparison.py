@@ -88,7 +88,7 @@ class SchedulerResults:
 
     @property
     def demand_limited(self) -> bool:
-        """Return whether low demand limited service in some run, because queues were empty."""
+        """Return whether queues were empty in some run, so that low demand limited the service."""
         return any(one.summary["demand_limited"] for one in self.runs)
 
 
@@ -101,9 +101,9 @@ def compare_sweep(path: Path) -> list[SchedulerResults]:
 def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[SchedulerResults]:
     """Group finished runs by configuration and scheduler, in order of first appearance.
 
-    ``alone`` has the latencies of clients that were simulated alone, by ``alone_key``. Only clients
-    in ``alone`` get a sharing incentive. Raises DataError if an experiment cannot be read, or if
-    the code of an engine in a Python environment changed between runs.
+    ``alone`` has the latencies of clients that were simulated alone, by ``alone_key``. The sharing
+    incentive is computed only for clients in ``alone``. Raises DataError if an experiment cannot be
+    read, or if the code of an engine in a Python environment changed between runs.
     """
     read = [(run, experiment_of(run)) for run in runs]
     _check_one_code([ComparedRun(run, one, run.summary) for run, one in read])

@@ -160,7 +160,7 @@ def chosen_of(spec: ExperimentSpec) -> list[str]:
 def chosen_keys(file: Mapping[str, Any]) -> list[str]:
     """Return the keys of the values that the user set, from the tables of an experiment file.
 
-    The key ``workload`` stands for all values of a workload that is not bundled.
+    The key ``workload`` stands for all values of a workload that is not bundled with fairbench.
     """
     file = with_given(file)
     given, experiment = file[GIVEN], without_given(file)
@@ -176,7 +176,7 @@ def chosen_keys(file: Mapping[str, Any]) -> list[str]:
 
 
 def old_defaults(spec: ExperimentSpec) -> list[str]:
-    """Return ``KEY OLD -> NEW`` for each default of a stored experiment that has changed since.
+    """Return ``KEY OLD -> NEW`` for each default that has changed since an experiment was stored.
 
     A stored experiment keeps the old defaults when the user runs it again.
     """

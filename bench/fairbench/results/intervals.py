@@ -174,9 +174,10 @@ class Difference:
 
     ``runs`` is the number of seeds in which both schedulers have a value, and ``undefined`` is the
     number of other seeds. ``low`` and ``high`` are the ends of the confidence interval of ``mean``,
-    or None if unknown. ``deviation`` is the standard deviation over seeds. ``p`` is the two-sided
-    p-value for the hypothesis that the schedulers' means are equal. ``deviation`` and ``p`` are
-    None for fewer than two seeds, and ``p`` is also None if values are only lower bounds.
+    or None if unknown. ``deviation`` is the standard deviation of the difference over seeds. ``p``
+    is the two-sided p-value for the hypothesis that the schedulers' means are equal. ``deviation``
+    and ``p`` are None for fewer than two seeds, and ``p`` is also None if values are only lower
+    bounds.
     """
 
     runs: int
@@ -314,7 +315,7 @@ def _finite_number(value: Value) -> float:
 
 
 def bound_of_difference(first: Sequence[Value], second: Sequence[Value]) -> str | None:
-    """Return whether the difference ``second - first`` is only a lower or an upper bound.
+    """Return whether the difference ``second - first`` is exact, a lower bound or an upper bound.
 
     The result is ``>`` for lower bounds, ``<`` for upper bounds, "" for exact differences, and None
     if lower and upper bounds both occur.

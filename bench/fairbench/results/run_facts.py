@@ -212,7 +212,7 @@ def costs_of(profile_id: str | None) -> ProfileCosts | None:
 def run_window(spec: ExperimentSpec, last_arrival_s: float, now_s: float) -> records.Window:
     """Return the window of the metrics: from the end of the warm-up to the end of arrivals.
 
-    The window is the whole run if the experiment demands it, or if the window after the warm-up
+    The window is the whole run if the experiment asks for this, or if the window after the warm-up
     would be very short. The window is very short if a fixed number of programs arrives within the
     warm-up, if all programs of a trace arrive at once, or if the run is interrupted. A window of
     the whole run includes the time ``now_s``, at which the last tokens arrive.
@@ -438,7 +438,7 @@ def _reasons(name: str, spec: ExperimentSpec, plans: Sequence[ClientPlan]) -> It
 
 
 def _instead_of(name: str, spec: ExperimentSpec) -> str:
-    """Return a hint at a similar metric for runs without sessions, or "" if there is none."""
+    """Return a hint to a similar metric for runs without sessions, or "" if there is none."""
     plain = name.replace("_ttft_", "_").replace("ttft_", "")
     same = "ttft_" in name and spec.workload.latency == "ttft" and plain in catalogue.CATALOGUE
     return f"; {catalogue.short_of(plain)} is the time to first token here" if same else ""

@@ -18,7 +18,8 @@ class Preempt(NamedTuple):
     False if the request is not running or does not fit into CPU memory. A preempted request keeps
     its outputs and waits again after the pass; the engine calls ``on_retract``. With ``swap``, the
     KV cache is copied to CPU memory and back instead of being recomputed. Only a scheduler that
-    declares ``preempts`` may yield a ``Preempt``, and ``swap`` also requires ``swaps``.
+    declares ``preempts`` may yield a ``Preempt``; with ``swap``, the scheduler must also declare
+    ``swaps``.
     """
 
     request: Request

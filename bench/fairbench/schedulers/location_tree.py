@@ -129,7 +129,7 @@ class LocationTree(PrefixTree[L]):
         self.prune(node)
 
     def purge(self, worker: int) -> None:
-        """Remove all marks of a worker that has left the cluster."""
+        """Remove a worker that has left the cluster from all nodes of the tree."""
         parents_first = list(self.nodes())
         for node in reversed(parents_first):
             self.unmark(node, worker)
@@ -175,7 +175,7 @@ class RecentNode(LocationNode):
         self.older.newer, self.newer.older = self.newer, self.older
 
     def link_before(self, joint: Self) -> None:
-        """Insert this node into the circular list as the next older node of ``joint``."""
+        """Insert this node into the circular list between ``joint`` and ``joint.older``."""
         self.newer, self.older = joint, joint.older
         joint.older.newer = joint.older = self
 

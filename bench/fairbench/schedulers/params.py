@@ -94,7 +94,8 @@ def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) 
 def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> None:
     """Raise UsageError unless every key of ``values`` is a parameter of the part ``owner``.
 
-    Parameters in ``constants`` are allowed with their fixed values, for stored experiments.
+    Stored experiments may contain the parameters in ``constants``, but only with their fixed
+    values.
     """
     names = param_names(params_class)
     constants = [field for field in fields(params_class) if field.name not in names]

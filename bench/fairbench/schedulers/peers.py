@@ -417,8 +417,8 @@ class SharedCounters:
     ) -> None:  # fmt: skip
         """Apply new charges and counter lifts of another router, and record its waiting clients.
 
-        Only charges and lifts at ``place`` (a worker or a gateway's priority) are applied.
-        ``raised`` has the total by which each client's counter was lifted.
+        Charges and counter lifts are applied only if they belong to ``place``, which is a worker or
+        a gateway's priority. ``raised`` has the total by which each client's counter was lifted.
         """
         for client, of in charged.items():
             if place in of:

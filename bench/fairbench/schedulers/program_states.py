@@ -51,7 +51,7 @@ class ProgramStates(Generic[T]):
         return self._states.values()
 
     def forget_idle(self, gone: Callable[[T], bool]) -> None:
-        """Delete idle programs, the longest idle first, as long as ``gone(state)`` is true."""
+        """Delete idle programs, the longest idle first, while ``gone(state)`` is true."""
         while self._idle and gone(self._states[next(iter(self._idle))]):
             del self._states[self._idle.popitem(last=False)[0]]
 

@@ -9,7 +9,7 @@ file, an installed package can register the scheduler as an entry point in the g
 process of a run, such as the processes of a sweep, emulated workers and SGLang servers.
 
 The classes of a user's file are checked before any simulation. Each class must have a name and a
-constructor, and its hooks must have correct names and accept the host's arguments.
+constructor. Hooks must have known names and accept the arguments that the host passes.
 """
 
 from __future__ import annotations

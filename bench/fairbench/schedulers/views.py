@@ -26,7 +26,7 @@ class Scan(Protocol):
     def __next__(self) -> Request: ...
 
     def skip(self, client: str) -> None:
-        """Skip all further requests of this client, in constant time."""
+        """Skip all further requests of ``client``, in constant time."""
 
     def skip_debtors(self, credit: Mapping[str, float]) -> None:
         """Skip the remaining requests of clients whose ``credit`` is at most 0.

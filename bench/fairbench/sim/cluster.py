@@ -88,8 +88,8 @@ class Deadlines:
     """The deadlines of requests, which follow from clients' latency targets.
 
     If a target is a multiple of the request's latency on an idle replica, the deadline assumes an
-    output of ``max_new_tokens`` tokens, because the true output length is unknown in advance.
-    Metrics use the true output length.
+    output of ``max_new_tokens`` tokens, because the true output length is unknown in advance. The
+    deadlines in metrics use the true output length.
     """
 
     def __init__(self, plans: Iterable[ClientPlan], costs: RequestCosts | None) -> None:

@@ -69,7 +69,7 @@ class _Task:
 
 
 def run(program: Coroutine[Any, Any, Any], done: Callback) -> None:
-    """Start a coroutine; ``done`` finally receives its result or its ProgramFailed error."""
+    """Start a coroutine; when it ends, ``done`` receives its result or its ProgramFailed error."""
     _Task(program, done).resume(None, None)
 
 

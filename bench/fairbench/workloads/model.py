@@ -1,4 +1,4 @@
-"""The model of a workload file: its tables, inheritance between files, and checks.
+"""The data model of a workload file: its tables, inheritance between files, and checks.
 
 A file with ``workload = "judge"`` inherits all keys of workload ``judge`` that it does not set
 itself. Inherited keys are copied, so that a stored experiment needs no other workload file.
@@ -214,7 +214,7 @@ class ClientPresence(FileTable):
         """Yield the intervals of a client's presence in order, without end if they are random.
 
         ``rng`` is the random stream for this client's presence. Each call of ``intervals`` needs a
-        new stream, so that equal seeds give equal intervals.
+        new random stream, so that equal seeds give equal intervals.
         """
         if self.stay_s is None or self.away_s is None:
             yield from self.windows or ()

@@ -55,7 +55,7 @@ def load_counter(tokenizer_path: str | None) -> TokenCounter:
 
 
 class LoadedTokenizer(NamedTuple):
-    """A ``tokenizers`` object with the name of its file."""
+    """A tokenizer of the package ``tokenizers``, and the name of the tokenizer's file."""
 
     tokenizer: Any
     file_name: str

@@ -39,7 +39,7 @@ _WEIGHTS = {
 
 
 class NoTable(Exception):
-    """The error that the operator tables lack the GPU or an operator of the model."""
+    """An error because the operator tables lack the GPU or an operator of the model."""
 
 
 def operators_ms(

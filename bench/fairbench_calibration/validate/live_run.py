@@ -38,7 +38,6 @@ class Pair:
         return 100 * (self.simulated / self.measured - 1)
 
     def within(self, percent: float) -> bool:
-        """Return whether the simulated value is at most ``percent`` percent too low or too high."""
         return self.error_pct is not None and abs(self.error_pct) <= percent
 
     def as_dict(self) -> dict[str, float | None]:

@@ -58,7 +58,8 @@ class EngineProcess:
         named: The value of ``--engine-code``: the path of a Python interpreter, or ``INSTALLED``.
         engine: The name of the engine.
         supported: The supported releases of the engine; the oldest is first.
-        only_source: Whether the process answers only ``source``, and does not import the engine.
+        only_source: Whether the process answers only the message ``source``, without importing the
+            engine.
     """
 
     def __init__(

@@ -256,7 +256,7 @@ class Eviction:
                 del self._decoding[client]
 
     def by_target(self, batch: str) -> dict[str, Hook]:
-        """Map each function of SGLang to its hook; ``batch`` is ScheduleBatch's import path."""
+        """Map names of SGLang functions to hooks; ``batch`` is the import path of ScheduleBatch."""
         return {
             f"{batch}.prepare_for_extend": Hook(self.extend),
             f"{batch}.prepare_for_decode": Hook(self.decode),

@@ -95,7 +95,7 @@ class KeptRadixCache(KeptTree):
 
 
 class KeptUnifiedCache(KeptTree):
-    """Stored prefix look-ups in SGLang's UnifiedRadixCache, whose nodes are numbers."""
+    """Stored prefix look-ups in SGLang's UnifiedRadixCache, which identifies nodes by numbers."""
 
     def __init__(self, tree: Any, find: Callable[[list[Req]], Any]) -> None:
         super().__init__(tree, find)
@@ -168,7 +168,7 @@ def is_radix(tree: Any) -> bool:
 
 
 def is_unified(tree: Any) -> bool:
-    """Return whether the tree is a UnifiedRadixCache with only full attention in GPU memory."""
+    """Return whether the tree is a UnifiedRadixCache for full attention, in GPU memory only."""
     if not hasattr(tree, "tree_components"):
         return False
     plain = import_module(UNIFIED_MODULE).UnifiedRadixCache

@@ -69,8 +69,8 @@ class Preemption:
     def would_fit(self, req: Req, without: Iterable[Req]) -> bool:
         """Return whether SGLang could admit ``req`` after releasing the requests in ``without``.
 
-        This method repeats the memory test of SGLang's ``add_one_req``. If the memory outside of
-        shared prefixes is too small for ``req``, the prefixes of the requests in ``without`` are
+        ``would_fit`` makes the same memory check as SGLang's ``add_one_req``. If the memory outside
+        of shared prefixes is too small for ``req``, the prefixes of the requests in ``without`` are
         unlocked, and also count as free.
         """
         adder, gone = self._adder, list(without)

@@ -30,7 +30,7 @@ INPUT_TOKENS, MAX_NEW_TOKENS = attrgetter("input_tokens"), attrgetter("max_new_t
 
 
 class ArmedQueue(list[Req]):
-    """A queue whose next iteration yields requests in the scheduler's order (``armed``).
+    """A waiting queue whose next iteration yields requests from ``armed``, in scheduler order.
 
     SGLang admits requests in the loop ``for req in self.waiting_queue``, which has no hook.
     """

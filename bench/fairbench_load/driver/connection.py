@@ -147,7 +147,7 @@ class Connection(asyncio.Protocol):
 
 
 class Pool:
-    """A pool of connections to one server, one for each concurrent request.
+    """A pool of connections to one server, with one connection for each concurrent request.
 
     The code that creates a pool must close it.
     """

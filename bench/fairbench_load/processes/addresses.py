@@ -94,7 +94,7 @@ def free_ports(count: int) -> list[int]:
     """Return ``count`` different ports that are free at present.
 
     Another process may take a free port before the server uses the port. If the server's log
-    reports a taken port, callers must retry.
+    reports that a port is already in use, callers must try other ports.
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]

@@ -201,7 +201,7 @@ def concurrency_lines(found: Diagnosis) -> list[str]:
 
 
 def replica_line(found: Diagnosis) -> str:
-    """Return a sentence on the replicas that meet the targets under each planned scheduler."""
+    """Return a sentence on how many replicas meet the targets under each planned scheduler."""
     assert found.plan is not None
     programs = found.replays[0].summary["latency"] == "program"
     line = needed_line(found.plan, programs=programs)
@@ -301,7 +301,7 @@ WIDTH = 80
 
 
 def diagnosis_text(found: Diagnosis, *, colour: bool = False, width: int = WIDTH) -> str:
-    """Return the diagnosis as lines of at most ``width`` columns."""
+    """Return the diagnosis as text with at most ``width`` characters per line."""
     return printed(_rendered(found), colour=colour, width=min(width, WIDTH))
 
 

@@ -301,7 +301,6 @@ class Clusters:
             self.spec(choice, self.last_size)
 
     def _user_range(self, first: PlanChoice) -> tuple[int, int]:
-        """Return the workload's default number of users, and the largest number to try."""
         if self.load.rate is None:
             raise UsageError(
                 f"--max {USERS}: not supported with a trace; name a workload with --workload"

@@ -77,7 +77,7 @@ def unlike_line(answer: Row) -> str:
 
 
 def needed_line(answer: Row, *, programs: bool = False) -> str:
-    """Return a sentence on the replicas that each scheduler needs, or the users that it serves.
+    """Return a sentence on how many replicas each scheduler needs, or how many users it can serve.
 
     If ``programs`` is True, the metric ``victim_p95_s`` is the latency of whole sessions.
     """
@@ -176,7 +176,6 @@ def _choices(answer: Row) -> Table:
 
 
 def _judged(targets: Sequence[Row], seeds: int) -> list[Text]:
-    """Return a cell for each target, and a cell that counts the seeds that meet all targets."""
     cells = [_cell(one) for one in targets]
     return [*cells, Text(f"{min(one['seeds_met'] for one in targets)}/{seeds}")]
 

@@ -60,7 +60,7 @@ def scored_summary(
         window: The period of time for which metrics are computed.
         misbehaving: Names of the clients that count as heavy; all others count as well-behaved.
         weights: Weights by name of a client or tenant; the default weight is 1.
-        goodput: Latency targets with keys LATENCY or CLIENT.LATENCY.
+        goodput: Latency targets; each key is the name of a latency, or CLIENT.LATENCY.
         latency: The latency to report: "program" for whole programs, "ttft" for first tokens.
         percentiles: Percentiles that replace the default percentiles; () keeps the defaults.
     """

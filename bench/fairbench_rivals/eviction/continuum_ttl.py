@@ -26,7 +26,7 @@ WAITS = 100
 class ContinuumTTL(EvictionPolicy):
     """A policy that pins the KV cache of a session between two turns for a time to live (TTL).
 
-    The rules are those of michiLXY03/vllm-continuum-plugin @3ad3785b and @37a9ab70 (policy.py,
+    The rules come from michiLXY03/vllm-continuum-plugin @3ad3785b and @37a9ab70 (policy.py,
     scheduler.py). Until more than 100 gaps between two turns of a session are known, the TTL is 2
     s. With more gaps, the TTL is 0 or one of the last 4,096 gaps: the smallest t that maximises
     F(t) x B - t. F(t) is the fraction of the last 4,096 gaps that are at most t, and B is the

@@ -257,12 +257,12 @@ class PausingGate(PlacementGate[P]):
 
 
 def whole(session: PlacedSession) -> float:
-    """Return the session's tokens, which do not decay while the session is idle."""
+    """Return the session's tokens without a decay for the time that the session was idle."""
     return session.tokens
 
 
 def decayed(now_s: float, half_life_s: float) -> Callable[[PlacedSession], float]:
-    """Return a function that counts a session's tokens, halved per ``half_life_s`` idle seconds."""
+    """Return a function that halves a session's tokens for every ``half_life_s`` idle seconds."""
     return lambda session: session.tokens * 2.0 ** (-session.idle_s(now_s) / half_life_s)
 
 

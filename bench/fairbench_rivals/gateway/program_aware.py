@@ -21,7 +21,7 @@ class ProgramAware(FlowPolicy):
     and waiting time are each scaled to the range from 0 to 1 over the waiting clients. The client
     with the least service goes first, unless its request is by far the youngest. With the default
     weights, the client with the most service never goes before a client without service, even after
-    the longest wait. A stream of new clients can therefore starve a client with past service.
+    the longest wait. A stream of new clients can starve a client that has already received service.
     """
 
     name = "program-aware"

@@ -16,7 +16,7 @@ from fairbench.schedulers.program_states import ProgramStates
 
 @dataclass(slots=True, eq=False)
 class GateSession:
-    """The state that a gate keeps of a session.
+    """The state of a session at a session gate.
 
     - ``number`` is the session's position in the order of first arrivals.
     - ``client`` is the client of the session's latest turn.

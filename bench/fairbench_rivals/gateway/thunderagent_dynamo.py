@@ -37,11 +37,11 @@ class ThunderAgentDynamo(TickGate[DemotableSession]):
     an idle session are halved for every idle second. Paused sessions are sorted by their number of
     tokens, which is not halved. A session is forgotten after 600 idle seconds.
 
-    If a periodic check finds that 80% to 95% of a replica's pool is used, the turns of its sessions
-    in the next 7.5 s are sorted as if they had arrived 2 s later. A turn that has waited at the
-    gate is sorted as if it had arrived 1 s earlier. Dynamo also sorts the engine's queue by changed
-    arrival times; fairbench only sorts turns that wait for the saturation detector. Dynamo's limit
-    on busy sessions, which an SGLang worker may report, is not modelled.
+    After a periodic check that finds 80% to 95% of a replica's KV pool in use, turns of the
+    replica's sessions are sorted for 7.5 s as if they had arrived 2 s later. A turn that has waited
+    at the gate is sorted as if it had arrived 1 s earlier. Dynamo also sorts the engine's queue by
+    changed arrival times; fairbench only sorts turns that wait for the saturation detector.
+    Dynamo's limit on busy sessions, which an SGLang worker may report, is not modelled.
     """
 
     name = "thunderagent-dynamo"

@@ -21,7 +21,7 @@ WINDOW_S = 60.0
 class _Application:
     """The number of an application's requests, and their total cost ``service``.
 
-    ``service`` starts with the largest possible cost of the first request.
+    ``service`` starts with the largest possible cost of the application's first request.
     """
 
     service: float

@@ -30,7 +30,6 @@ class Progress:
 
     @property
     def key(self) -> tuple[int, int]:
-        """The key that sorts requests in the queue by level and then by place, lowest first."""
         return self.level, self.place
 
 

@@ -10,7 +10,7 @@ from fairbench.schedulers.params import NoParams
 
 
 class PrefillTimeShare(FCFS):
-    """Prompts get 40% of a worker's time while requests decode; requests go in queue order.
+    """An FCFS scheduler that gives prompts 40% of a worker's time while requests decode.
 
     Prefill and decoding each have a virtual clock. A prefill step advances the prefill clock by the
     step's measured duration divided by prefill's share; decode steps advance the decoding clock. If

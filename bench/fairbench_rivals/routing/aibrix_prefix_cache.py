@@ -15,7 +15,7 @@ KEEP = 0.95  # A full index is cut to this fraction of the index's size limit.
 
 
 class AibrixPrefixCache(HistoryRouter):
-    """A router that follows the longest prefix match among workers that are not too busy.
+    """A router to the worker with the longest cached prefix, among workers that are not too busy.
 
     The rules follow vllm-project/aibrix @e3e10f9, pkg/plugins/gateway/algorithms/prefix_cache.go.
     The router chooses the worker whose cached prefix covers the highest percentage of the prompt.

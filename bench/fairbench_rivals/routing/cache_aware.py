@@ -52,11 +52,11 @@ class CacheAware(CountingRouter):
     class Params:
         """Parameters with the defaults of the original command lines, not of the Rust structs.
 
-        ``max_tree_size`` limits the characters of prompts that are remembered for each worker. With
-        ``kv_events``, smg chooses the worker with the longest cached prefix. Ties go to the worker
-        with the fewest requests in flight, then with the smallest tree. In smg, workers with
-        similar numbers of requests still count as imbalanced if their KV usage differs by more than
-        ``balance_usage`` or exceeds ``overload_usage``.
+        ``max_tree_size`` limits the number of prompt characters that the router remembers for each
+        worker. With ``kv_events``, smg chooses the worker with the longest cached prefix. Ties go
+        to the worker with the fewest requests in flight, then with the smallest tree. In smg, a
+        load that is balanced by requests counts as imbalanced if the workers' KV usage differs by
+        more than ``balance_usage`` or exceeds ``overload_usage``.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("balance_usage", "overload_usage", "rotate_ties")

@@ -104,7 +104,7 @@ class CentralRouter(PrefixRouter):
         return _is_open(room) and _needed(request) < room.tokens
 
     def _room(self, worker: int) -> Room | None:
-        """Return a worker's free slots and tokens minus those for unstarted requests, or None."""
+        """Return the slots and tokens that unstarted requests leave free, or None if unknown."""
         load = None if self.setup.fleet is None else self.setup.fleet.load(worker)
         if load is None or load.room is None or load.queued is None:
             return None

@@ -13,7 +13,7 @@ from fairbench.schedulers.routing.bases import CountingRouter, any_of, lowest
 
 
 class VllmRouter(CountingRouter):
-    """A router that sends a request to a worker with the longest prefix, regardless of load.
+    """A router that chooses a worker with the longest matching prefix, regardless of load.
 
     The rules follow vllm-project/production-stack @a6c01db, vllm_router/routers/routing_logic.py,
     ``prefixaware``. The router compares a prompt with all prompts ever sent to a worker, in chunks

@@ -90,7 +90,7 @@ def workload_of(spec: ExperimentSpec, behaviour: Behaviour) -> WorkloadSpec:
 
 
 def seen(spec: ExperimentSpec) -> tuple[Seen, float]:
-    """Return the measurements of a run, and all clients' service, which does not count padding."""
+    """Return the measurements of a run, and the service of all clients without padding."""
     plans, run = spec.client_plans(), simulate_tables(spec)
     everybody = group_service(run.tables, {plan.index: PLAIN for plan in plans}, DURATION_S)
     return seen_in(plans, *run), everybody.served

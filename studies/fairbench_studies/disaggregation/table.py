@@ -103,7 +103,7 @@ def _seeds(rows: Sequence[Row]) -> list[str]:
 
 
 def table(found: Found) -> Iterator[dict[str, str]]:
-    """Yield a row per configuration, with means over seeds.
+    """Yield a table row with means over seeds for each configuration.
 
     Throughput is relative to colocated replicas. Fair shares are left out for vLLM, because its
     simulated engine counts a request as served from the prefill on.
@@ -125,7 +125,7 @@ def table(found: Found) -> Iterator[dict[str, str]]:
 
 
 def _cell(pairs: Sequence[tuple[Row, Row]], name: str, unit: float) -> str:
-    """Return mean and interval, in bold if they differ significantly from the colocated run's."""
+    """Format a mean with its interval, in bold if it differs significantly from colocated runs."""
     known = [(float(one[name]), float(was[name])) for one, was in pairs if one[name] and was[name]]
     if not known:
         return "-"

@@ -61,8 +61,9 @@ class Cell(BaseModel):
 class Frozen(BaseModel):
     """The content of a file that fixes the study before its runs.
 
-    ``capped`` has the settings of all capped scheduler pairs, and ``tuned`` those of each tuned
-    pair. ``preset`` names the paper whose settings all runs use; None means default settings.
+    ``capped`` has the settings of all capped scheduler pairs, and ``tuned`` has the settings of
+    each tuned pair. ``preset`` names the paper whose settings all runs use; None means default
+    settings.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

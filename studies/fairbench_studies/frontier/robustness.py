@@ -76,7 +76,7 @@ def factors(pairs: Sequence[tuple[Outcome, Outcome]]) -> str:
 
 
 def axis_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
-    """Yield a row for each varied setting and value (tag) with runs of fair-finish's rivals."""
+    """Yield a table row for each changed setting with which fair-finish's rivals have runs."""
     for tag, cells in tagged.items():
         pairs = {rival: _pairs(cells, Configuration(rival, PUBLISHED)) for rival in RIVALS}
         if any(pairs.values()):

@@ -83,7 +83,7 @@ def label_on(scheduler: str, replicas: Iterable[int]) -> str:
 def plot_rows(
     axes: Axes, rows: Sequence[dict[str, Any]], x: str, metric: str, scheduler: str
 ) -> None:
-    """Plot a scheduler's metric over column ``x`` with intervals. Open markers are lower bounds."""
+    """Plot a metric with its intervals against column ``x``; open markers are lower bounds."""
     style = scheduler_style(scheduler)
     mine = [row for row in rows if row["scheduler"] == scheduler and row[metric] is not None]
     ends = {row[x]: (row[metric], row[f"{metric}_low"], row[f"{metric}_high"]) for row in mine}
@@ -101,7 +101,7 @@ def line_with_band(
     """Draw a line through means, with a band for their intervals.
 
     ``ends`` maps x to a mean and the two ends of its interval. The mean and the two ends may be in
-    any order, because the line follows the median of the three values.
+    any order, because the line goes through the median of the three values.
     """
     from seaborn import lineplot
 

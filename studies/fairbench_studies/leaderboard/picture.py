@@ -124,7 +124,7 @@ def _axes(figure: Figure, view: View, points: Sequence[Point]) -> Axes:
 
 
 def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, int, bool]]:
-    """Place the markers' numbers so that they cover neither markers nor each other.
+    """Place the numbers of markers so that no number covers a marker or another number.
 
     Yields the position of a number (in typographic points from the lower left corner), the number,
     and whether a line joins the number to its marker. In the view ``WHOLE``, markers of the dense

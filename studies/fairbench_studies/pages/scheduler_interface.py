@@ -50,7 +50,7 @@ def scheduler_interface() -> str:
 
 
 def _values(kind: type) -> str:
-    """Return the fields of a class with types, followed by the explanations in the docstring."""
+    """Return a class's fields with their types, and the explanations in the class's docstring."""
     names = " and ".join(", ".join(_fields(kind)).rsplit(", ", 1))
     head, _, explained = _text(kind).replace("``", "`").partition("\n\n")
     told = explained if is_dataclass(kind) else f"{head}\n\n{explained}".strip()

@@ -50,7 +50,7 @@ class Results(NamedTuple):
         }
 
     def origin(self) -> str:
-        """Return the hardware of the runs and the seeds of each figure as text."""
+        """Return a text that names the hardware of the runs and the seeds of each figure."""
         seeds: dict[str, int] = {}
         for key, of in self.runs.items():
             seeds[key.figure] = min(len(of), seeds.get(key.figure, len(of)))

@@ -3,9 +3,9 @@
     FAIRBENCH_DATA=FOLDER python studies session-gates [SEED ...]
 
 The script simulates the runs that results/tables/session-gates.csv lacks, by default for seeds 61
-to 65. The script writes two tables of means into docs/reference/gates.md, and draws
-plots/session-gates.svg. The CSV file grows by a line per run, so an interrupted study continues
-after its last line.
+to 65. The script writes two tables with means over seeds into docs/reference/gates.md, and draws
+the figure plots/session-gates.svg. The CSV file grows by a line per run, so an interrupted study
+continues after its last line.
 """
 
 from __future__ import annotations

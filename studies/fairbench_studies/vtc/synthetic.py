@@ -141,7 +141,7 @@ def _total_in_pauses(trace: Trace) -> float:
 
 
 def _phases(trace: Trace, first_s: float) -> Floats:
-    """Return one time per cycle of ON phase and pause, from ``first_s`` until the last arrival."""
+    """Return the times from ``first_s`` to the last arrival, one ON phase and one pause apart."""
     return np.arange(first_s, float(trace.req_time_s.max()), 2 * PHASE_S)
 
 

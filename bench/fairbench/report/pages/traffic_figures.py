@@ -175,7 +175,7 @@ def wait_limits(traffic: Traffic, measured: str = TTFT) -> tuple[float, float]:
 
 
 def waiting_clients(traffic: Traffic, heavy: Sequence[str], harm: Harm | None) -> list[str]:
-    """Return the clients that floods delay, worst first, or the clients with the longest waits."""
+    """Return the clients most delayed by heavy clients' bursts, or the longest-waiting clients."""
     if harm is not None:
         return [traffic.clients[one.client] for one in harm.victims][:ROWS]
     good = [name for name in traffic.clients if name not in heavy]

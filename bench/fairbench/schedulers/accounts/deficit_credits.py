@@ -243,7 +243,6 @@ class Credits(Account):
         return quantum if self.unit_of_time is None else quantum * self.unit_of_time()
 
     def add_to_list(self, client: str) -> None:
-        """Add a client to the client list unless it is on the list."""
         if client not in self.of:
             self.of[client] = self._debts.pop(client, 0)
             # A new client starts one quantum behind the sibling that has received the most quanta.

@@ -77,7 +77,7 @@ class EvictionPolicy(ABC):
         self.params = params
 
     def prepare(self, setup: Setup) -> None:
-        """Receive clients, weights and the size of the pool, once, before any request.
+        """Receive the clients, their weights and the pool size; called once, before any request.
 
         Raises UsageError if the parameters are invalid, such as a quota of an unknown client.
         """
@@ -156,7 +156,7 @@ class LFU(EvictionPolicy):
 
 
 class MaxMin(ClientEviction):
-    """Eviction from the client above its memory share with the most unpinned tokens per weight.
+    """Eviction from clients above their memory share, most unpinned tokens per weight first.
 
     The share of client i is C w_i / W, with the capacity C, the client's weight w_i and the sum W
     of all weights. The page docs/appendix/theory.md proves which clients lose no tokens.

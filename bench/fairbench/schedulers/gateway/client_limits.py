@@ -77,7 +77,7 @@ class ClientLine:
         return request
 
     def drop_request(self, request: Request) -> bool:
-        """Remove a waiting request and one turn of its client; return False for other requests."""
+        """Remove a request and a turn of its client, and return whether the request was waiting."""
         if request not in self._places:
             return False
         priority, number = self._places[request]
@@ -135,7 +135,7 @@ class ClientLimits:
       (``reserved_tokens``). If other clients leave memory or requests unused, a client may use only
       a part of them in proportion to its weight. Without this restriction on unused memory, two
       heavy clients could use up the memory that is reserved for new clients.
-    - With ``tenants``, the limits are divided among the outermost tenants instead of the clients.
+    - With ``tenants``, the limits are divided among the top-level tenants instead of the clients.
     - A reserve stays free for clients that arrive later, because running requests are never
       removed. The reserve is as large as the share of a further client with the weight
       ``client_reserve``.

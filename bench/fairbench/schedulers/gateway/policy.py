@@ -136,10 +136,7 @@ class SharePolicy(FlowPolicy):
     def next_node(
         self, tenant: str, nodes: Collection[str], view: WaitingView, client: NextClient
     ) -> str:
-        """Choose the tenant's next child node among the waiting ``nodes``.
-
-        ``client(node)`` returns the next client at or below a node.
-        """
+        """Choose the tenant's next child node among the waiting ``nodes``."""
 
     @abstractmethod
     def charge_node(self, tenant: str, node: str, price: float, *, sent: bool) -> None:

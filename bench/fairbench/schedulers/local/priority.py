@@ -29,7 +29,7 @@ class Priority(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``of`` maps clients to priority numbers, which override those of requests."""
+        """Parameters: ``of`` maps clients to priorities that replace the priorities of requests."""
 
         of: dict[str, int] = field(default_factory=dict)
 

@@ -107,9 +107,8 @@ class Fleet:
     def least_loaded(self, candidates: int) -> int:
         """Return the candidate with the fewest requests in flight; ties rotate.
 
-        ``candidates`` are the workers to choose from, as bits. The time of ``least_loaded`` depends
-        on the number of different loads, not on the number of workers. Precondition: at least one
-        candidate is live.
+        ``candidates`` is the set of workers to choose from, as a bit mask. Precondition: at least
+        one candidate is live.
         """
         for number in sorted(self._with):
             if tied := self._with[number] & candidates:

@@ -53,7 +53,7 @@ class EvictionCost:
 
 
 class Missed(NamedTuple):
-    """The number of prompt ``tokens`` that are not cached at any worker of the set ``workers``."""
+    """The number of prompt tokens (``tokens``) that no worker of the set ``workers`` has cached."""
 
     tokens: int
     workers: int
@@ -132,7 +132,7 @@ class LoadCost:
 
 
 class Sent(NamedTuple):
-    """A dispatched request: its last node, and the earliest time (s) of its first token."""
+    """A dispatched request: the last node of its prompt, and when its first token may come (s)."""
 
     end: PrebleNode
     worker: int

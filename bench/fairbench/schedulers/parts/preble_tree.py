@@ -23,7 +23,7 @@ class WaitWindow:
         self._expire(now_s)
 
     def halves(self, now_s: float) -> tuple[float, float] | None:
-        """Return the mean queueing time in each half of the window, or None if a half is empty."""
+        """Return the mean queueing time per half of the window, or None if a half is empty."""
         self._expire(now_s)
         middle_s = now_s - self._window_s / 2
         older = [wait_s for at_s, wait_s in self._seen if at_s < middle_s]
@@ -68,10 +68,10 @@ class PrebleNode(LocationNode):
 class PrebleTree(LocationTree[PrebleNode]):
     """A location tree that also tracks the order in which each worker evicts nodes.
 
-    The tree numbers the dispatches, and marks all nodes of a dispatched prompt with the dispatch's
-    number. All nodes with the same last dispatch form a path. ``_ends[worker]`` maps dispatches to
-    the deepest nodes of their paths. The worker evicts the path of the oldest dispatch first,
-    beginning with its leaf.
+    Dispatches are numbered, and a dispatch marks all nodes of its prompt as used. All nodes with
+    the same last dispatch form a path. ``_ends[worker]`` maps dispatches to the deepest nodes of
+    their paths. The worker first evicts the path whose last dispatch is the oldest, beginning with
+    its leaf.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         return end
 
     def forget(self, end: PrebleNode, worker: int) -> None:
-        """Remove a request's hits, after it left the window, at the nodes from ``end`` upward."""
+        """Subtract a request that left the window from the hits of ``end`` and its ancestors."""
         for node in self.upward(end):
             node.hits[worker] -= 1
             if not node.hits[worker]:

@@ -81,7 +81,7 @@ class WorkerCredit(MutableMapping[int, float]):
         """Grant the client quanta until it has positive credit at an available worker.
 
         The quanta are granted at all workers where the client has no credit, in a single step
-        ([DLPM] Alg. 2 lines 5-6). Return the number of rounds of quanta. Precondition:
+        ([DLPM] Alg. 2 lines 5-6). Return how many rounds of quanta were granted. Precondition:
         ``available`` is a non-empty set of workers at which the client has no credit.
         """
         tried = [left for worker, left in self._apart.items() if available >> worker & 1]

@@ -1,4 +1,4 @@
-"""The router D2LPM (Double Deficit LPM): cache locality while credit lasts ([DLPM] Alg. 2)."""
+"""The router D2LPM ([DLPM] Alg. 2), which follows cached prefixes while clients have credit."""
 
 from __future__ import annotations
 

@@ -40,9 +40,9 @@ class PrebleE2(PrefixRouter):
         ``window_s`` is the length H of the paper's window. An infinite threshold turns its rule
         off, and ``eviction_cost=false`` omits the cost M. ``rebalance_threshold`` is the paper's
         Th_bal (1.5 in Preble's code). ``autoscale_factor`` is the factor by which the queueing time
-        must grow within the window before a prefix is copied; the paper uses 2. A GPU decodes
-        unusually much if its ratio of decoding to prefill time is above ``imbalance_ratio`` (the
-        paper's IMBALR) times the ratio of all GPUs together ([gaps] D2).
+        must grow within the window before a prefix is copied; the paper uses 2. A GPU counts as
+        decode-heavy if its ratio of decoding time to prefill time exceeds ``imbalance_ratio`` (the
+        paper's IMBALR) times the ratio over all GPUs ([gaps] D2).
 
         ``capacity_tokens`` is the size of a worker's KV pool in tokens, which determines the
         eviction cost M. If ``capacity_tokens`` is 0, ``Setup.pool_tokens`` is used; if both are 0,

@@ -79,7 +79,7 @@ class Program(Job):
     def pick(cls, params: Any, rng: random.Random, number: int) -> int:
         """Return the number of a program's item in the data set: ``number``, unless overridden.
 
-        A program kind overrides this method if several programs use one item of the data set.
+        Program kinds override ``pick`` if several programs use the same item of the data set.
 
         Args:
             params: Parameters of the program kind.

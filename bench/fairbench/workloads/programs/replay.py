@@ -73,7 +73,7 @@ class _Strand:
         self._llm, self._calls, self._name, self._depth = llm, calls, name, depth
 
     async def run(self, first: int, start_after: int) -> None:
-        """Make calls ``first`` to ``start_after`` - 1, including pauses and sub-agents."""
+        """Make the calls ``first`` to ``start_after`` - 1, with their pauses and sub-agents."""
         at = first
         while at < start_after:
             call = self._calls[at]
@@ -160,7 +160,7 @@ class Session(CallSequence):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Draw at random a session that fits the parameters.
+        """Draw a random session that fits the parameters.
 
         Raises UsageError if no session fits the parameters, and DataError for an invalid file.
         """

@@ -109,9 +109,8 @@ def combined(senders: TraceTable, prompts: TraceTable) -> TraceTable:
 def anonymized(table: TraceTable, key: bytes) -> TraceTable:
     """Return the table with clients and blocks renamed by a keyed hash.
 
-    Files with the same ``key`` label a client equally. Only a user who knows ``key`` can test
-    whether a renamed client is a given one. Session ids are numbers without meaning, so sessions
-    are not renamed.
+    With the same ``key``, a client gets the same label in all files. Only a user who knows ``key``
+    can test whether a renamed client is a given one. Sessions are numbered, so they need no hash.
     """
     labels = tuple(
         f"c-{_hash(b'client', name.encode(), key).hex()[: 2 * LABEL_BYTES]}"
@@ -129,7 +128,7 @@ def _hash(purpose: bytes, text: bytes, key: bytes) -> bytes:
 
 
 def spread_out(table: TraceTable) -> TraceTable:
-    """Give each request an arrival time of its own, in the recorded order.
+    """Give each request a different arrival time, in the recorded order.
 
     Requests with equal times are spread evenly until the next recorded time. Requests at the last
     time are spread over the time between the last two recorded times.

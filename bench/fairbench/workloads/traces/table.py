@@ -22,10 +22,10 @@ from fairbench.files.reader import ReadMemory
 
 
 class TraceRow(NamedTuple):
-    """A request as read; times are in nanoseconds on the file's clock, lengths in tokens.
+    """A request as read from a file; times are in nanoseconds on the file's clock.
 
     Attributes:
-        at_ns: The arrival time.
+        at_ns: The arrival time in nanoseconds.
         client: The name of the client.
         input_tokens: The number of tokens in the prompt.
         output_tokens: The number of tokens in the answer.
@@ -204,7 +204,7 @@ def _sums_before(counts: Ints) -> Ints:
 
 
 class TableBuilder:
-    """A builder of a table from rows in any order; ``shown`` is the file's name in messages."""
+    """A builder of a trace table from rows in any order; error messages name the file ``shown``."""
 
     def __init__(self, shown: str) -> None:
         self._shown = shown

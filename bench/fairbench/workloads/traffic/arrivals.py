@@ -154,7 +154,7 @@ class Gamma(TrafficKind):
 
     @dataclass(frozen=True)
     class Params:
-        """No parameters: the scenario and the command line set rate and burstiness."""
+        """No parameters, because the scenario and the command line set rate and burstiness."""
 
     def __init__(self, params: Any) -> None:
         self.params = params
@@ -182,7 +182,7 @@ class Gamma(TrafficKind):
 
 
 def gamma_gaps(rng: random.Random, burstiness: float) -> Iterator[float]:
-    """Yield gaps from a Gamma distribution with mean 1 and shape ``burstiness``.
+    """Yield gaps between arrivals from a Gamma distribution with mean 1 and shape ``burstiness``.
 
     The coefficient of variation of the gaps is 1/sqrt(burstiness): a burstiness of 1 gives a
     Poisson process, and an infinite burstiness gives even gaps.

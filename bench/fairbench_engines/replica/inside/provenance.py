@@ -24,7 +24,7 @@ def source_of(package: str, folders: Iterable[str]) -> dict[str, Any]:
     """Identify the code in some folders of a package, without importing the package.
 
     - ``version`` is the version of the installed distribution.
-    - ``digest`` is a digest of all Python files in ``folders``, which are paths in the package.
+    - ``digest`` is a hash of all Python files in ``folders``, which are paths in the package.
     - ``commit`` is the commit of the git checkout, or None outside a checkout.
     - ``changed`` lists the files in ``folders`` that differ from the commit or, outside a checkout,
       from the installed distribution.

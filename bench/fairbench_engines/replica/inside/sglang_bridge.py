@@ -155,7 +155,6 @@ class SGLangWorker:
         return answer
 
     def unfinished(self) -> list[Any]:
-        """Return all unfinished requests."""
         return list(self._running.values())
 
     def batch_requests(self) -> list[Any]:

@@ -329,7 +329,8 @@ def configured(
 class SGLangScheduling:
     """An SGLang scheduler with an empty KV pool; ``configured`` must be called first.
 
-    - With ``hooks`` of the plugin, fairbench orders the requests; ``policy`` must be "fcfs".
+    - If ``hooks`` of fairbench's plugin are given, fairbench orders the requests, and ``policy``
+      must be "fcfs".
     - ``longest`` is the limit on prompt and output tokens of a request.
     - ``on_evict`` receives each evicted node of the radix tree.
     - ``tree`` is RADIX for SGLang's RadixCache, HICACHE for a ``hierarchical_cache``, and "rust" or

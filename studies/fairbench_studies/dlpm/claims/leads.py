@@ -55,8 +55,8 @@ def lead_over(backlog: Backlog, service: ServiceRows, clients: int) -> float:
 def newcomer_wait(run: StoredRun) -> float:
     """Return the most service that other clients received while a newcomer's first request waited.
 
-    The most service is the sum over all other clients and all workers (Theorems A.2 and A.4). The
-    result is NaN if the run has no newcomer.
+    The service is summed over the other clients and all workers (Theorems A.2 and A.4). The result
+    is NaN if the run has no newcomer.
     """
     return float(derived(run, "newcomer wait", lambda: _newcomer_wait(run)))
 

@@ -51,8 +51,8 @@ def spec_of(draft: Draft) -> ExperimentSpec:
 def steps_round(cell: Draft, schedulers: Sequence[str]) -> list[Step]:
     """Return the values of each setting that is varied around a configuration.
 
-    The values include the configuration's value. A setting is left out if no scheduler has the
-    setting, or if the configuration's value would be the only value.
+    The values of a setting include the configuration's own value. A setting is left out if no
+    scheduler has the setting, or if the configuration's value would be the only value.
     """
     specs = [spec_of({**cell, "scheduler": scheduler}) for scheduler in schedulers]
     spec = specs[0]

@@ -1,4 +1,4 @@
-"""Runs of every scheduler, configuration and varied setting, to see where claims hold."""
+"""Runs with varied settings, which show under which settings the claims of [DLPM] hold."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Verdicts under other readings of the DLPM paper, for the claims table's column "holds under".
 
 A reading is an interpretation of an unclear point of the paper, and changes one setting.
-``seeds/readings.csv`` has runs of figure 7 on four replicas, with default and with changed
-settings. The claims table shows a reading's verdict only if the runs with default settings give the
-same verdict as all configurations of figure 7.
+``seeds/readings.csv`` contains runs of [DLPM]'s figure 7 on four replicas, with default and with
+changed settings. The claims table shows a reading's verdict only if the runs with default settings
+give the same verdict as all configurations of figure 7.
 """
 
 from __future__ import annotations

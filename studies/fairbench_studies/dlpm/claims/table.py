@@ -216,7 +216,7 @@ def with_four(sources: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def with_tests(settings: Sequence[Setting]) -> list[Setting]:
-    """Return ``settings`` with the tests as another source of claims at the default settings."""
+    """Add the tests as a source of claims to the default settings, and return all ``settings``."""
     return [
         one._replace(sources={**one.sources, TESTS: ByTests()}) if one.title == AT_DEFAULTS else one
         for one in settings

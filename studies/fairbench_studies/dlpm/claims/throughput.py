@@ -154,7 +154,7 @@ def judge_worst_case(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_missing(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Report results that [DLPM] leaves out: Preble on one replica, and ``HARD`` on eight."""
+    """Report results that [DLPM] leaves out: Preble on one replica, and ``HARD`` on 8 replicas."""
     at = by_place(cells)
     alone = any("preble" in at[place] for place in at if place.dp == 1)
     ends = ", ".join(

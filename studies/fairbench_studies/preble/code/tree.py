@@ -25,7 +25,7 @@ class KeyCount:
 
     @property
     def miss_rate(self) -> float:
-        """The fraction of prompt tokens that are in the requests' own leaves, and so uncached."""
+        """The fraction of prompt tokens in the requests' own leaves, which are not cached."""
         return 1 - self.context_tokens / self.prompt_tokens
 
 
@@ -61,7 +61,7 @@ class CodeTree(PrebleTree):
             below.extend(at.children.values())
 
     def begin(self, end: PrebleNode, worker: int) -> None:
-        """Record that a request whose prompt ends at ``end`` has started at a worker."""
+        """Record that a request whose prompt ends at node ``end`` has started at a worker."""
         for at in self.upward(end):
             self.under_way[worker][at] += 1
 

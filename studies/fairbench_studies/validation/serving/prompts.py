@@ -6,8 +6,8 @@ The files contain no texts of prompts. The load generator made the prompts as fo
 - In an open-loop run without ``prompt_tokens``, prompts repeat eight sentences of 9 to 16 tokens.
 - In a run with ``prompt_tokens`` and a gateway, each prompt is a new text of ``prompt_tokens``
   words. Ten words of the load generator make about eight tokens.
-- In a run with ``prompt_tokens`` and no gateway, each prompt is a new text of ``prompt_tokens``
-  tokens, which the server counted.
+- In a run with ``prompt_tokens`` and no gateway, each prompt is a new text that has
+  ``prompt_tokens`` tokens according to the server.
 """
 
 from __future__ import annotations

@@ -91,7 +91,6 @@ class RunComparison:
             yield f"Jain, slice {number}", window.jain
 
     def service_columns(self) -> Iterator[tuple[str, Pair]]:
-        """Yield each client's service rate (tokens/s) until the last arrival."""
         for client, pair in self.service_rates.items():
             yield f"service rate of client {client}", pair
 

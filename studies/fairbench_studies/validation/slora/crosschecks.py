@@ -61,7 +61,7 @@ class CrossCheck:
 
 @dataclass(frozen=True, slots=True)
 class _Formula:
-    """A formula for the number of each JSON entry whose text contains all ``words``."""
+    """A formula for the published number of each JSON entry whose text has all ``words``."""
 
     words: tuple[str, ...]
     what: str
