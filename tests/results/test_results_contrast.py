@@ -87,6 +87,14 @@ def test_a_contrast_shows_a_percentile_that_every_run_of_every_side_has(
     assert left_out not in found
 
 
+def test_an_undefined_metric_has_its_reason(tmp_path):
+    notes = ({}, {DONE: "nobody finished"}, {})
+    vtc = {DONE: (100.0, None, 90.0), "notes": notes}
+    lpm = {DONE: (90.0, 80.0, 85.0), "notes": ({},) * 3}
+    pair = contrast(*sides(tmp_path, vtc=vtc, lpm=lpm), [DONE])
+    assert "undefined in 1 of 3 seeds: nobody finished" in " ".join(contrast_text([pair]).split())
+
+
 @pytest.mark.parametrize("width", [100, 80, 60])
 def test_the_table_fits_and_shows_the_decision(pair, width):
     text = contrast_text([pair], width=width)

@@ -240,8 +240,17 @@ def _pair_table(one: Contrast, layout: PairLayout) -> Table:
     for row in one.metrics:
         table.add_row(*_metric_row(row, layout))
         if row.difference.obstacle:
-            table.add_row(Text(f"  {row.difference.obstacle}", style="dim"))
+            reason = _reason_undefined(one, row.metric)
+            text = f"{row.difference.obstacle}: {reason}" if reason else row.difference.obstacle
+            table.add_row(Text(f"  {text}", style="dim"))
     return table
+
+
+def _reason_undefined(one: Contrast, metric: str) -> str:
+    """Return why a metric is undefined in a run of the comparison, or "" if no run says so."""
+    runs = (run.summary for side in (one.baseline, one.other) for run in side.runs)
+    notes = (summary.get("notes", {}).get(metric) for summary in runs)
+    return next((str(note) for note in notes if note), "")
 
 
 def _metric_row(row: MetricContrast, layout: PairLayout) -> Iterator[Text]:
