@@ -229,7 +229,6 @@ def test_losing_a_driver_before_its_last_report_ends_the_run(tmp_path, nodes):
         team_on(nodes[1:]).clocks()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_run_ends_with_its_last_driver(order):
     early = DriveResult(complete=True, end_s=2.5, last_arrival_s=2.2)
@@ -237,6 +236,7 @@ def test_a_run_ends_with_its_last_driver(order):
     assert joined_result([early, late][::order]) == DriveResult(False, 3.0, 2.2)
 
 
+@pytest.mark.slow
 def test_users_in_a_closed_loop_think_from_the_start(tmp_path, monkeypatch):
     """Thinking starts at the common start, not at the slightly earlier message to the driver."""
     asked = []
