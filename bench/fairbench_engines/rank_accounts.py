@@ -9,8 +9,8 @@ S is the largest sum of a client's charges that other ranks have not yet sent to
 Theorem 5.1 has the bound 2 R (U + Q) for separate credits. Two rules replace R Q by Q + S:
 
 - A rank serves a waiting client with the lowest counter or with positive credit, according to the
-  charges that the rank has received. The charges that the rank has not yet received from other
-  ranks are at most S, and the client's running requests add at most U at each rank.
+  charges that the rank has received. S bounds the charges that the rank has not yet received from
+  other ranks, and U bounds the cost of the client's running requests at each rank.
 - At a refill, all waiting clients get the same number of quanta. Rounds of quanta that several
   ranks grant at the same time count as one round.
 

@@ -151,8 +151,8 @@ class Refusals:
     request needs. After ``TRIPS_AFTER`` refusals, the worker gets no requests of the same kind and
     at least the same size during a pause. After the pause (see ``Breakers``), one request of the
     refused kind tests the worker. A served request deletes the worker's refusals of equal or
-    smaller requests of the same kind. If one client sent all refused requests, only this client's
-    requests avoid the worker, because their content may be the cause.
+    smaller requests of the same kind. If a single client sent all refused requests, the worker
+    still gets requests from other clients.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:

@@ -154,8 +154,9 @@ class Exchange:
     async def _chunks(self, answer: ClientResponse) -> AsyncIterator[bytes]:
         """Yield the pieces of a stream as they arrive.
 
-        An answer is complete after its finish reason. A connection error or timeout after the
-        finish reason ends the stream, but does not count as a failure of the worker.
+        An answer is complete as soon as the worker has sent a finish reason. A connection error or
+        timeout after the finish reason ends the stream, but does not count as a failure of the
+        worker.
         """
         while True:
             try:

@@ -159,7 +159,8 @@ def check_usage(
 ) -> None:
     """Raise UsageError for flags that exclude each other.
 
-    ``given`` are the flags in use. ``codes`` is the number of values given for ``engine_code``.
+    ``given`` has the flags that the user gave. ``codes`` is the number of values given for
+    ``engine_code``.
     """
     if resume is not None:
         if arguments or given or baseline:
@@ -266,11 +267,11 @@ def compare_experiments(
     progress: ProgressReceiver | None,
     metrics: Sequence[str] = (),
 ) -> ComparedExperiments:
-    """Run the missing experiments of a comparison, and return all of its experiments in groups.
+    """Run the experiments of a comparison that are not stored, and return all experiments.
 
-    ``arguments`` are those of ``plan_comparison``, or a single directory with several schedulers.
-    In a single directory, the default ``baseline`` is the first scheduler. ``resume`` is the
-    directory of a stored comparison to continue. New runs are saved in a new directory in
+    ``arguments`` are arguments of ``plan_comparison``, or one directory with runs of several
+    schedulers. For one directory, the default ``baseline`` is the first scheduler. ``resume`` is
+    the directory of a stored comparison to continue. New runs are saved in a new directory in
     ``parent``. The names in ``metrics`` are checked before any run starts. Raises UsageError for
     experiments that cannot be compared, and the errors that ``carry_out`` raises.
     """

@@ -108,7 +108,7 @@ def least_makespan(tables: Tables, facts: Facts, work: LeastWork, alone_s: Float
     that all replicas need for all work. ``ARRIVALS`` is an arrival time plus the time for the work
     that arrives from this time on. ``PROGRAM`` is the latest end of a program if each program ran
     alone. A program that waits for an earlier program of its client is assumed to arrive when the
-    run starts. ``alone_s`` holds the ``alone_times`` of the programs.
+    run starts. ``alone_s`` is each program's least time alone on an idle cluster, in seconds.
     """
     arrival_s = program_arrivals(tables.programs, facts)
     ends_s = arrival_s + alone_s
@@ -221,7 +221,7 @@ def cheapest(price: Floats, most: Floats, least: Floats, total: float) -> float:
 
 
 def _victims_alone_s(tables: Tables, facts: Facts, program_s: Floats) -> float:
-    """Return the P95 latency (s) if programs ran alone, averaged over well-behaved clients."""
+    """Return the mean P95 latency (s) of well-behaved clients for programs that run alone."""
     requests, programs, prices = tables.requests, tables.programs, facts.prices
     assert prices is not None
     if facts.latency == "ttft":

@@ -271,8 +271,8 @@ def difference(
 def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | None:
     """Return the paired difference of the logarithms of two schedulers' values.
 
-    Logarithms turn a relative change, such as a fall of every wait to a tenth, into equal
-    differences for long and short waits. If some value is unknown, the result is None.
+    If every wait falls to a tenth, the logarithms of short and long waits fall by the same amount.
+    The result is None if a value is unknown, a bound or not positive.
     """
     both = [*first, *second]
     if any(one.raw is None or one.bound or not _finite_number(one) > 0 for one in both):

@@ -213,7 +213,7 @@ class PlanQuestion:
     - ``certain`` demands that the whole 95% interval of a metric meets the target.
     - ``every`` makes the plan test every number of replicas.
     - ``sharing`` adds a simulation of each client alone, on the cluster that the plan finds.
-    - ``most`` is empty if the plan seeks the fewest replicas. If ``most`` is USERS, the plan seeks
+    - ``most`` is "" for a plan that seeks the fewest replicas. If ``most`` is USERS, the plan seeks
       the most users (clients) that exactly ``low`` = ``high`` replicas can serve.
     """
 

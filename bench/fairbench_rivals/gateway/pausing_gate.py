@@ -299,7 +299,7 @@ class TickGate(PausingGate[P]):
         return session.pool_tokens
 
     def weighed(self, now_s: float) -> Callable[[PlacedSession], float]:
-        """Return a function that counts a session's tokens in the test for free memory."""
+        """Return a function that maps a session to the tokens that count as its KV memory."""
         return whole
 
     def tick(self, now_s: float) -> bool:

@@ -70,7 +70,7 @@ def run(cell: str, machine: Machine, scheduler: str, **flags: Any) -> Mapping[st
 
 
 def file_rate(cell: str, machine: Machine) -> float:
-    """Return the arrival rate in the workload file, programs/s per well-behaved client and GPU."""
+    """Return a workload file's arrival rate for a well-behaved client, in programs/s per GPU."""
     workload, scenario = cell.split(".")
     spec = resolve({"workload": workload, "scenario": scenario, **machine._asdict()})
     return spec.workload.scenario(scenario).rate_on(spec.gpu)

@@ -198,7 +198,7 @@ def vertical_axis(scale: Scale, label: str, *, percent: bool = False) -> list[st
 def axes(
     across: Scale, up: Scale, x_label: str, y_label: str, *, percent: bool = False
 ) -> list[str]:
-    """Return both axes of a chart; ``percent`` writes the ticks of y as percentages."""
+    """Return both axes of a chart; with ``percent``, the labels of the y axis are percentages."""
     beside = vertical_axis(up, y_label, percent=percent)
     return beside + horizontal_axis(across, up.end_px, up.start_px, x_label)
 

@@ -54,7 +54,8 @@ class Program(Job):
 
     To define a kind, write a subclass and add the subclass to ``KINDS``. The subclass needs
     ``kind``, ``build``, ``run``, and a frozen dataclass ``Params`` with the keys of ``[params]``,
-    without defaults. ``build`` draws all random values, as ``demand`` counts tokens before a run.
+    without defaults. ``build`` must draw all random values of a program, because ``demand`` counts
+    the program's tokens before the run.
     """
 
     kind: ClassVar[str]

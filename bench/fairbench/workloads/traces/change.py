@@ -131,7 +131,8 @@ def spread_out(table: TraceTable) -> TraceTable:
     """Give each request an arrival time of its own, in the recorded order.
 
     Requests with equal times are spread evenly until the next recorded time. Requests at the last
-    time are spread over the time between the last two recorded times.
+    recorded time are spread over an interval that is as long as the last gap between recorded
+    times.
     """
     moments, first, count = np.unique(table.arrival_s, return_index=True, return_counts=True)
     if len(moments) < 2:

@@ -47,9 +47,10 @@ def map_markdown(readings: Sequence[Reading], titles: dict[int, str], basis: str
 
 
 def _axis(readings: Sequence[Reading]) -> str:
-    """Return as text, for each value of a setting, in how many configurations a claim holds.
+    """Return the number of configurations in which a claim holds, for each value of a setting.
 
-    In ``1/2: 4/4``, the claim holds in all 4 contended configurations at half the default value.
+    In the text ``1/2: 4/4``, the claim holds in all 4 contended configurations at half the default
+    value.
     """
     listed = []
     for label, of in _grouped(readings, lambda one: one.step.label):
