@@ -221,7 +221,7 @@ class ClaimedMemory(Protocol[Kept]):
         """Record the node's last use at its parent, because a client's claim on the node ends."""
 
     def cut(self, node: Kept, tokens: int) -> None:
-        """Split ``node`` so that it has only its last ``tokens`` tokens, rounded up to whole blocks."""
+        """Split ``node`` so that it keeps only its last ``tokens`` tokens, in whole blocks."""
 
     def drop(self, node: Kept) -> None:
         """Free the node's unused second copy or, if there is no second copy, the unclaimed node."""

@@ -702,7 +702,7 @@ class ClientBlockCache(BlockCache):
         """Do nothing. Requests free parent blocks last, so parents are used later than children."""
 
     def cut(self, node: ClaimedRun, tokens: int) -> None:
-        """Split ``node`` so that it has only its last ``tokens`` tokens, rounded up to whole blocks."""
+        """Split ``node`` so that it keeps only its last ``tokens`` tokens, in whole blocks."""
         blocks = max(1, -(-tokens // self.block_size))
         if node.blocks > blocks:
             self.split(node, node.blocks - blocks)

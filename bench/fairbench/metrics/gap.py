@@ -60,12 +60,12 @@ class Cells:
         return len(self.edge_s) - 1
 
     def cells_of_ends(self, at_s: Floats) -> Ints:
-        """Return the index of the cell (time interval) that has each iteration end in ``at_s``."""
+        """Return the index of the cell (time interval) of each iteration end in ``at_s``."""
         cells: Ints = np.searchsorted(self.edge_s, at_s, "left") - 1
         return cells
 
     def cells_of_starts(self, at_s: Floats) -> Ints:
-        """Return the index of the cell (time interval) that has each iteration start in ``at_s``."""
+        """Return the index of the cell (time interval) of each iteration start in ``at_s``."""
         cells: Ints = np.searchsorted(self.edge_s, at_s, "right") - 1
         return cells
 
@@ -283,7 +283,8 @@ class Joint(NamedTuple):
     """A table of intervals in which two clients both wait, with one row per interval.
 
     Clients ``first`` and ``second`` (indices) wait together. ``start`` and ``end`` are the bounds
-    of the interval in seconds, and ``low`` and ``high`` are its first and last cells.
+    of the interval in seconds, and ``low`` and ``high`` are the indices of the interval's first and
+    last cells.
     """
 
     first: Ints

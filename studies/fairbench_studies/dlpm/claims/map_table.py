@@ -69,7 +69,7 @@ def _grouped(readings: Iterable[Reading], key: Any) -> list[tuple[Any, list[Read
 
 
 def map_rows(readings: Iterable[Reading]) -> list[dict[str, Any]]:
-    """Return a row for each claim, measure, configuration and value of a setting."""
+    """Return a row for each combination of claim, measure, configuration and setting value."""
     return [
         {
             "claim": one.claim,
