@@ -335,7 +335,7 @@ def fit(
     ],
     as_json: Annotated[bool, options.json_option(panel=None)] = False,
 ) -> None:
-    """Fit the measured profiles to runs again, and print the fit (takes 4 minutes).
+    """Refit the measured timing profiles to runs, and print the result (takes 4 minutes).
 
     The command `validate --fit` does the same as `profile fit`.
     """

@@ -391,7 +391,7 @@ class RunningList:
 
 
 class Booking:
-    """A record of which prompt tokens are computed for the first time, and which again.
+    """A record of which prompt tokens are computed for the first time, and which are recomputed.
 
     A request may be preempted before its prompt is complete. When the prompt is recomputed, tokens
     that were not computed before the preemption count as computed for the first time.

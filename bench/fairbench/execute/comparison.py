@@ -320,7 +320,7 @@ def carry_out(plan: ComparisonPlan, parent: Path, context: RunContext) -> Compar
 def go_on(
     folder: Path, num_runs: int | None, context: RunContext, metrics: Sequence[str] = ()
 ) -> ComparedExperiments:
-    """Run the missing runs of a stored comparison; a larger ``num_runs`` adds seeds.
+    """Complete a stored comparison with its missing runs; a larger ``num_runs`` adds seeds.
 
     Raises DataError if the directory contains no sweep, and the errors that ``carry_out`` raises.
     """

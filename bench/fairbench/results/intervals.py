@@ -82,7 +82,7 @@ class MeanInterval(NamedTuple):
 def t_interval(
     values: Sequence[float], *, level: float = LEVEL, most: float = inf, least: float = -inf
 ) -> MeanInterval:
-    """Return the confidence interval of the mean, cut to the range from ``least`` to ``most``.
+    """Return the confidence interval of the mean, clipped to the range [``least``, ``most``].
 
     The interval covers the mean with probability ``level`` if the distribution is normal. Raises
     ValueError if there are no values.

@@ -295,7 +295,7 @@ class TickGate(PausingGate[P]):
         return {worker: use.tokens for worker, use in self.loads(whole).items()}
 
     def size(self, session: P) -> int:
-        """Return the number of tokens by which paused sessions are sorted."""
+        """Return a session's number of tokens, by which paused sessions are sorted."""
         return session.pool_tokens
 
     def weighed(self, now_s: float) -> Callable[[PlacedSession], float]:

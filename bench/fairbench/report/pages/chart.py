@@ -169,7 +169,7 @@ def stroke(number: int) -> str:
 
 
 def tick_text(value: float) -> str:
-    """Return a tick label, such as 20k for 20,000, that fits on a phone."""
+    """Return a short tick label for narrow screens, such as 20k for 20,000."""
     for least, unit, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= least:
             return f"{value / unit:g}{letter}"

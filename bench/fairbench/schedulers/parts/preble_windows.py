@@ -92,7 +92,7 @@ class GpuWindow:
         return found
 
     def assign(self, now_s: float, prefill_us: int, end: PrebleNode) -> None:
-        """Assign a request to this GPU; ``prefill_us`` is the prefill time of its uncached tokens."""
+        """Assign a request to this GPU; ``prefill_us`` is the prefill time of uncached tokens."""
         self._assigned.append((now_s, prefill_us, end))
         self.prefill_us += prefill_us
 

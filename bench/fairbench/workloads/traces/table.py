@@ -279,7 +279,7 @@ def table_of(
         column: Arrays by column name, each of shape (n_requests,), n_requests > 0. ``at``
             (arrival), ``end`` (duration of the answer) and ``think`` are in ns, negative if
             unknown; ``COUNTS`` names the other arrays.
-        parts: The blocks of which the prompts consist.
+        parts: The blocks that make up the prompts.
         synthetic: Descriptions of the parts of the trace that were not recorded.
     """
     at_ns, took_ns = column.pop("at"), column.pop("end")
