@@ -317,7 +317,7 @@ def _step_bookings(
 
 
 def one_per_stretch(log: Service) -> Service:
-    """Return a log with a single row, not a row per client, for each period of an unchanged batch."""
+    """Return a log that has one row, for all clients, in each period of an unchanged batch."""
     order = np.lexsort((log.start_s, log.worker))
     worker, start_s = log.worker[order], log.start_s[order]
     new = np.ones(len(order), np.bool_)

@@ -70,7 +70,7 @@ class Program(Job):
 
         Args:
             params: Parameters of the program kind.
-            rng: The random stream of the program.
+            rng: The random generator from which the program is drawn.
             program_id: The number of the program in the run.
             client: The name of the client that runs the program.
             item: Item of a real data set, or None if lengths are random.
@@ -84,7 +84,7 @@ class Program(Job):
 
         Args:
             params: Parameters of the program kind.
-            rng: The random stream of the program.
+            rng: The random generator from which the program is drawn.
             number: Number of the program, counted across all clients of the run.
         """
         return number
