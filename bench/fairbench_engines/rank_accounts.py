@@ -1,7 +1,7 @@
 """Accounts that count the charges of all data-parallel ranks of a server.
 
-Each rank has its own queue and scheduler. Ranks exchange totals of their charges (``Totals``), and
-no rank waits for another rank.
+Each data-parallel rank has its own queue and scheduler. Ranks exchange totals of their charges
+(``Totals``), and no rank waits for another rank.
 
 With R ranks, the service of two clients that wait at all ranks differs by at most 2(R U + Q + S),
 where U bounds the cost of a client's running requests at a rank, Q is the quantum (0 for VTC), and

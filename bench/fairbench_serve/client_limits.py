@@ -144,12 +144,14 @@ class _Bucket:
 class Quotas:
     """The quotas of clients, as token buckets that hold the quota of a minute.
 
-    A request is accepted if the client's quota allows one request and at least one token. The quota
-    is checked before and after the body is read. An accepted request takes its prompt and reserved
-    output from the bucket. When the request ends, its true cost replaces the reservation.
+    A request is accepted if the client's quota allows one request and at least one token. A
+    client's quota is checked before and after the request body is read. An accepted request takes
+    its prompt and reserved output from the bucket. When the request ends, its true cost replaces
+    the reservation.
 
-    In any period, a client can exceed its rate by one minute's quota. A request's cost above its
-    reservation exceeds the rate until refills pay. ``now_s`` returns the time in seconds.
+    In any period, a client's use can exceed its quota rate by at most one minute's quota. If a
+    request costs more than its reservation, the client exceeds the rate until refills cover the
+    cost. ``now_s`` returns the time in seconds.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:

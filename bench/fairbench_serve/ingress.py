@@ -118,7 +118,7 @@ Alarm: TypeAlias = Callable[[float, Callable[[], None]], Ringing]
 class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
     """The requests in the queue before the workers, and the unfinished requests at workers.
 
-    - ``send`` is called to send a request from the queue to a worker.
+    - ``send`` sends a request from the queue to a worker.
     - ``is_open`` returns whether any worker is available.
     - ``alarm`` starts timers for the queue; None means no timers.
     - ``blocked`` returns the reason why no queued request can be sent at present, or None. If

@@ -244,7 +244,8 @@ class PausingGate(PlacementGate[P]):
     def forced_worker(self, session: P) -> int:
         """Return the replica at which a session is resumed after ``forced_s`` seconds of waiting.
 
-        By default, the replica with the most free memory is chosen, even if the session needs more.
+        By default, the replica with the most free memory is chosen, even if the session needs more
+        memory.
         """
         rooms = self.rooms(whole)
         return max(rooms, key=rooms.__getitem__)

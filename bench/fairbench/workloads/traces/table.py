@@ -78,7 +78,7 @@ def blocks_of(text: str) -> list[int]:
 def blocks_of_one_size(
     counts: Ints, ids: Ints, tokens: Ints, estimated: Ints
 ) -> tuple[Ints, Ints, int]:
-    """Choose a block size and numbers of blocks that match the known tokens of prompts.
+    """Choose a block size and numbers of blocks that match the known token counts of prompts.
 
     The number of tokens in a block is ``BLOCK_TOKENS`` times the median of ``tokens / estimated``.
 
