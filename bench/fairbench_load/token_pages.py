@@ -21,7 +21,7 @@ def segments_of(token_ids: Sequence[int]) -> Prompt:
     token 1,024, and so on. A match of two prompts ends at the border of a page, so it loses at most
     7 tokens or a sixteenth of its length. An ``array("I")`` of ids is converted fastest.
 
-    The name of a page of tokens contains their ids (4 bytes each), so a log of names would reveal
+    A page's name contains the page's token ids (4 bytes each), so logged names would reveal
     prompts. Because names are not hashes, different pages never have equal names. If the last page
     of a prompt is incomplete, it matches only an equal last page. To get a prefix that ends inside
     a page, call ``truncate`` on the converted text. Raises OverflowError for an id that is negative

@@ -149,9 +149,8 @@ class Quotas:
     its prompt and reserved output from the bucket. When the request ends, its true cost replaces
     the reservation.
 
-    In any period, a client's use can exceed its quota rate by at most one minute's quota. If a
-    request costs more than its reservation, the client exceeds the rate until refills cover the
-    cost. ``now_s`` returns the time in seconds.
+    In any period, a client can exceed its quota rate by one minute's quota, plus the costs of
+    requests above their reservations.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:

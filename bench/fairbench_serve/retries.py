@@ -177,8 +177,8 @@ class Attempts:
         The request is sent again if a worker has closed a reused connection or, at most once per
         worker, if a worker cannot be reached. After any other failure, the request is retried once,
         at another worker or, if the connection broke, at any worker. More retries follow only if
-        every failure was an HTTP error answer and another worker's last request succeeded. If the
-        worker's process has ended, the request is not retried.
+        every failure was an HTTP error and another worker's last request succeeded. If the worker's
+        process has ended, the request is not retried.
 
         Raises Problem if no worker has answered.
         """

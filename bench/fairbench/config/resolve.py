@@ -76,7 +76,7 @@ def read_experiment(path: Path) -> dict[str, Any]:
 def read_spec(path: Path) -> ExperimentSpec:
     """Return the experiment in a file, completed with defaults.
 
-    Raises DataError, with the name of the file, if the file is invalid.
+    Raises DataError if the file is invalid.
     """
     return resolve({}, {}, read_experiment(path), path=path)
 

@@ -19,8 +19,8 @@ class RunningBatch:
     """The sequences that decode together on a worker, one token each in a step.
 
     ``steps`` counts the decode steps of the batch. To save time, a decode step increases only
-    ``steps``, and ``produced`` computes a sequence's number of output tokens when it is needed.
-    ``index`` maps clients to their numbers in the service log.
+    ``steps``; ``produced`` computes a sequence's number of output tokens. ``index`` maps clients to
+    their numbers in the service log.
     """
 
     def __init__(self, index: dict[str, int] | None = None) -> None:

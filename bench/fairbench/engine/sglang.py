@@ -419,9 +419,9 @@ class Admission:
     def try_admit(self, request: Request) -> Tried:
         """Admit a candidate if the budgets, slots, load cap and memory allow it.
 
-        The admission pass ends when one of its token budgets is used up. Older releases (without
-        the rule ``tries_within_budget``) try one more request before the pass ends, without
-        checking the load cap.
+        The admission pass ends when a token budget is used up. Older releases (without the rule
+        ``tries_within_budget``) try one more request before the pass ends, without checking the
+        load cap.
         """
         replica, cache, batch = self._replica, self._cache, self._replica.batch
         spent = self._used_up and self.spent

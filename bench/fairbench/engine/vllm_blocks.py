@@ -85,8 +85,7 @@ class RunCopy:
 
     ``users`` contains the owners of the requests that use the copy. Unused copies are linked in the
     order of eviction; within a copy, the last block is evicted first. ``stamp`` is the number of
-    times that blocks had been returned to the pool when the copy became unused, if the cache counts
-    returns.
+    returns of blocks to the pool before the copy became unused, if the cache counts returns.
     """
 
     __slots__ = ("after", "before", "node", "stamp", "users")

@@ -269,11 +269,11 @@ def compare_experiments(
 ) -> ComparedExperiments:
     """Run the experiments of a comparison that are not stored, and return all experiments.
 
-    ``arguments`` are arguments of ``plan_comparison``, or one directory with runs of several
-    schedulers. For one directory, the default ``baseline`` is the first scheduler. ``resume`` is
-    the directory of a stored comparison to continue. New runs are saved in a new directory in
-    ``parent``. The names in ``metrics`` are checked before any run starts. Raises UsageError for
-    experiments that cannot be compared, and the errors that ``carry_out`` raises.
+    ``arguments`` are arguments of ``plan_comparison``, or a directory with several schedulers,
+    whose first is the default ``baseline``. ``resume`` is the directory of a stored comparison to
+    continue. New runs are saved in a new directory in ``parent``. The names in ``metrics`` are
+    checked before any run starts. Raises UsageError for experiments that cannot be compared, and
+    the errors that ``carry_out`` raises.
     """
     codes = len(codes_of(flags))
     alone = resume is None and len(arguments) == 1 and codes < 2

@@ -36,9 +36,9 @@ from fairbench.workloads.plan import ClientPlan, expected_programs, program_stre
 def files_of(spec: ExperimentSpec) -> tuple[str, ...]:
     """Return the files that an experiment reads: traces, timing profile, data set and tokenizer.
 
-    The returned files do not include the workload file, because the experiment contains its
-    content. Files in ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS`` belong to all experiments
-    and are not included. A data set on the Hugging Face hub does not count as a file.
+    The returned files exclude the workload file, because the experiment contains its content, and
+    files in ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS``. A data set on the Hugging Face hub
+    does not count as a file.
     """
     found = [*_called_file(spec.workload.model_dump()), *cost_names(spec.settings)]
     if spec.dataset_path and not spec.dataset_path.startswith(HUB_PREFIX):

@@ -108,7 +108,7 @@ def least_makespan(tables: Tables, facts: Facts, work: LeastWork, alone_s: Float
     that all replicas need for all work. ``ARRIVALS`` is an arrival time plus the time for the work
     that arrives from this time on. ``PROGRAM`` is the latest end of a program if each program ran
     alone. A program that waits for an earlier program of its client is assumed to arrive when the
-    run starts. ``alone_s`` is each program's least time alone on an idle cluster, in seconds.
+    run starts. ``alone_s`` is each program's least time alone, in seconds.
     """
     arrival_s = program_arrivals(tables.programs, facts)
     ends_s = arrival_s + alone_s

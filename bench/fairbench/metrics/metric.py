@@ -165,7 +165,7 @@ class Metric:
     - ``page`` is a link to a page that explains the metric.
     - ``digits`` is the number of decimals in lines that show a mean with its interval; the default
       follows from ``form``.
-    - ``most`` is the largest possible value of the metric; no metric has negative values.
+    - ``most`` is the metric's largest possible value; no metric is negative.
     - ``undefined`` is the reason why a value may be missing; without a reason, a value always
       exists.
     - ``when`` says whether a run has the metric.

@@ -232,7 +232,7 @@ class RequestNames(NamedTuple):
     requests: Sequence[str]
 
     def request(self, row: int) -> str:
-        """Return a request's name, or its row number (from 1) if the request has no name."""
+        """Return a request's name or, without a name, its row number (from 1)."""
         return (self.requests[row] if self.requests else "") or f"{row + 1}"
 
 

@@ -303,7 +303,7 @@ def no_column(
 ) -> DataError:
     """Return the error that no column is recognised for a field, with a suggested column.
 
-    The error does not suggest the columns ``taken``, because they belong to other fields.
+    Columns in ``taken`` belong to other fields and are not suggested.
     """
     near = nearest(field, values, taken)
     called = next((name for name, one in SYNONYMS.items() if one == field), field)

@@ -508,7 +508,7 @@ def hub_host() -> str:
 def reaches_hub() -> bool:
     """Return whether the Hugging Face hub answers in time, or True if a proxy is configured.
 
-    A separate thread tries the connection, because host name resolution has no timeout.
+    A thread tries the connection, because host name resolution has no timeout.
     """
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY")):
         return True

@@ -87,7 +87,7 @@ REAPER_MARGIN_S = 5.0  # seconds after the grace period until the reaper is kill
 
 
 class Process(Protocol):
-    """The interface of a server process on this machine or another machine."""
+    """The interface of a server process, local or remote."""
 
     @property
     def exit_code(self) -> int | None:

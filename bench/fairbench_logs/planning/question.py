@@ -210,10 +210,9 @@ class PlanQuestion:
       rate is the workload's rate for one replica of the first GPU.
     - ``prices`` are prices of one GPU for one hour.
     - ``num_runs`` is the number of seeds with which each size is simulated.
-    - If ``certain`` is True, the whole 95% interval of a metric must meet the target.
-    - If ``every`` is True, the plan tests every number of replicas.
-    - If ``sharing`` is True, each client is also simulated alone, on the cluster that the plan
-      finds.
+    - With ``certain``, the whole 95% interval of a metric must meet the target.
+    - With ``every``, the plan tests every number of replicas.
+    - With ``sharing``, each client is also simulated alone on the planned cluster.
     - ``most`` is "" for a plan that seeks the fewest replicas. If ``most`` is USERS, the plan seeks
       the most users (clients) that exactly ``low`` = ``high`` replicas can serve.
     """

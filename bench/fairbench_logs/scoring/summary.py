@@ -225,8 +225,8 @@ def score_run(
 
     Args:
         path: The directory of the stored run.
-        start_s: The start (s) of the measurement window; None means the start stored with the run.
-        end_s: The end (s) of the measurement window; None means the end stored with the run.
+        start_s: Start of the measurement window (s); None keeps the run's start.
+        end_s: End of the measurement window (s); None keeps the run's end.
         percentiles: Percentiles that replace the run's percentiles; () keeps the run's percentiles.
     """
     run = read_run(path)

@@ -300,7 +300,7 @@ class TickGate(PausingGate[P]):
         return session.pool_tokens
 
     def weighed(self, now_s: float) -> Callable[[PlacedSession], float]:
-        """Return a function that maps a session to the tokens that count as its KV memory."""
+        """Return a function from a session to the tokens that count as its KV memory."""
         return whole
 
     def tick(self, now_s: float) -> bool:

@@ -80,7 +80,7 @@ def capacity(cell: str, machine: Machine, scheduler: str) -> float:
     """Return how many programs/s per well-behaved client a replica completes under overload.
 
     Every client sends more than the replica can serve, for at least five minutes. The number of
-    programs is divided by the time from the start of the run until all programs have finished.
+    programs is divided by the run time until all programs have finished.
     """
     flood, lasting_s = FLOOD * file_rate(cell, machine), LONG_FLOODS_S.get(cell, FLOOD_S)
     summary = run(cell, machine, scheduler, dp=1, request_rate=flood, duration=lasting_s)

@@ -13,7 +13,7 @@ from fairbench.schedulers.local.edf import AGED, LATE
 class EDFThenDLPM(UrgentDLPM):
     """Earliest deadline first for requests that can be in time, and DLPM for other requests.
 
-    Requests with deadlines are charged in full, too. A client that got much service because of its
+    Requests with deadlines are also charged in full. A client that got much service because of its
     deadlines waits for other clients once its requests are late. Among requests with equal
     deadlines, requests of clients with positive credit go first, and then requests with longer
     cached prefixes. A late request, or a request without a deadline, goes first after ``aging_s``

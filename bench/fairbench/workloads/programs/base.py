@@ -54,8 +54,8 @@ class Program(Job):
 
     To define a kind, write a subclass and add the subclass to ``KINDS``. The subclass needs
     ``kind``, ``build``, ``run``, and a frozen dataclass ``Params`` with the keys of ``[params]``,
-    without defaults. ``build`` must draw all random values of a program, because ``demand`` counts
-    the program's tokens before the run.
+    without defaults. ``build`` must draw all random values, because tokens are counted before the
+    run.
     """
 
     kind: ClassVar[str]
@@ -70,7 +70,7 @@ class Program(Job):
 
         Args:
             params: Parameters of the program kind.
-            rng: The random generator from which the program is drawn.
+            rng: The random generator of the program.
             program_id: The number of the program in the run.
             client: The name of the client that runs the program.
             item: Item of a real data set, or None if lengths are random.
@@ -84,7 +84,7 @@ class Program(Job):
 
         Args:
             params: Parameters of the program kind.
-            rng: The random generator from which the program is drawn.
+            rng: The random generator of the program.
             number: Number of the program, counted across all clients of the run.
         """
         return number

@@ -131,8 +131,7 @@ def spread_out(table: TraceTable) -> TraceTable:
     """Give each request an arrival time of its own, in the recorded order.
 
     Requests with equal times are spread evenly until the next recorded time. Requests at the last
-    recorded time are spread over an interval that is as long as the last gap between recorded
-    times.
+    recorded time are spread over the length of the gap before this time.
     """
     moments, first, count = np.unique(table.arrival_s, return_index=True, return_counts=True)
     if len(moments) < 2:
