@@ -189,7 +189,7 @@ def adapter_of(shape: type) -> TypeAdapter[Any]:
 
 
 def keys_of(error: ValidationError, owner: str = "") -> tuple[str, ...]:
-    """Return the keys of the experiment whose values the first error in ``error`` rejects."""
+    """Return the experiment's keys whose values caused the first error in ``error``."""
     first = _first(error)
     said = getattr(first.get("ctx", {}).get("error"), "keys", ())
     parts = [str(part) for part in first["loc"]]

@@ -35,10 +35,9 @@ LABELS = {
 def value_of(harms: Sequence[AttackHarm], objective: str) -> float:
     """Return the value of a tried attack under the objective, as a mean over all seeds.
 
-    Depending on ``objective``, the value is the attacker's gain, the victims' loss of service or
-    cache hits, or the victims' P95 latency. Each value is relative to the honest run. The P95
-    latency is infinite if it is unknown under the attack. The loss of cache hits is 0 if the honest
-    run has no cache hits.
+    The value is the attacker's gain, the victims' loss of service or cache hits, or the victims'
+    P95 latency, each relative to the honest run. A P95 latency that is unknown under the attack
+    counts as infinite. The loss of cache hits is 0 if the honest run has no cache hits.
     """
     if objective == Objective.GAIN:
         return fmean(one.gain for one in harms)

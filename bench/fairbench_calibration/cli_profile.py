@@ -309,8 +309,8 @@ def calibrate(
     """Calibrate a derived profile with the output of one benchmark.
 
     The benchmark's times per token determine three costs: memory reads, the time that each sequence
-    adds to a step, and the launch of a step. The profile's `grade` lists the calibrated costs. The
-    benchmark changes no other coefficient of `profile MODEL --gpu GPU`.
+    adds to a step, and the launch of a step. The profile's `grade` lists the calibrated costs. All
+    costs that are not calibrated come from `profile MODEL --gpu GPU`.
     """
     check_output(output)
     card = _gpu_of(gpu, gpu_spec, interconnect)
@@ -335,7 +335,7 @@ def fit(
     ],
     as_json: Annotated[bool, options.json_option(panel=None)] = False,
 ) -> None:
-    """Fit the measured profiles to runs again, and print the fit (takes 4 minutes).
+    """Refit the measured timing profiles to runs, and print the result (takes 4 minutes).
 
     The command `validate --fit` does the same as `profile fit`.
     """

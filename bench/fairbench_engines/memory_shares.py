@@ -52,7 +52,7 @@ class MirroredMemory:
     Clients that the eviction policy does not know count as one client with a share of 0.
 
     Args:
-        eviction: The engine's eviction policy, which must give shares of memory.
+        eviction: The engine's eviction policy, which must define the clients' memory shares.
         clients: The clients that the policy knows.
         theirs_of: Function that returns the engine's own object of a request.
     """

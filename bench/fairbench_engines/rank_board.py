@@ -133,7 +133,7 @@ class Reader:
         return {self._names[slot]: int(state[slot]) for slot in state.nonzero()[0].tolist()}
 
     def service(self) -> dict[str, float]:
-        """Return the weighted tokens that the board's rank has computed for each client."""
+        """Return the weighted tokens computed for each client at the rank that writes the board."""
         found = self._columns["service"][: len(self._names)].tolist()
         return dict(zip(self._names, found, strict=True))
 

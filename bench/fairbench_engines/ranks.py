@@ -98,7 +98,7 @@ class RankLink:
 
     @property
     def waiting(self) -> Collection[str]:
-        """The clients whose requests wait at other ranks."""
+        """The clients whose requests wait at other data-parallel ranks."""
         return [client for client, waits in self._elsewhere.items() if waits]
 
     def arriving(self, client: str) -> AbstractContextManager[None]:

@@ -130,7 +130,7 @@ def judged(
 
 @contextmanager
 def reporting(output: CheckFormat) -> Iterator[None]:
-    """Also print an error of the ``with`` block in the chosen machine-readable format."""
+    """Print an error of the ``with`` block also in the machine-readable format ``output``."""
     try:
         yield
     except (UsageError, RunFailed) as error:

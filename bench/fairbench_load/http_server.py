@@ -245,7 +245,7 @@ class Connections:
     def middleware(self) -> Middleware:
         """The middleware that records which connections have a request in progress.
 
-        The middleware must be the outermost one of the application.
+        This middleware must be the application's outermost middleware.
         """
 
         @web.middleware

@@ -112,7 +112,7 @@ def read_records(directory: Path) -> LiveRecords:
 
 
 def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
-    """Convert records to the tables of a simulated run.
+    """Convert a live run's records to tables like a simulation's tables.
 
     The service log is computed from the requests. Without a reported admission time, a request
     counts as admitted at its first token. If the server never reports cached tokens, all input

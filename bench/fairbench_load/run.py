@@ -201,7 +201,7 @@ def _serving(
     interrupted: Callable[[], bool],
     listen: str,
 ) -> Iterator[_Serving]:
-    """Yield the backend when it is ready, and end the started processes after the block."""
+    """Yield the backend when it is ready; after the ``with`` block, end the started processes."""
     backend = live_backend(spec)
     if (url := backend.running_at) is not None:
         served = backend.served(told_by(url, options.headers))

@@ -21,11 +21,11 @@ def segments_of(token_ids: Sequence[int]) -> Prompt:
     token 1,024, and so on. A match of two prompts ends at a page boundary, so at most 7 tokens or a
     sixteenth of the matched prefix is lost. An ``array("I")`` of ids is converted fastest.
 
-    A page's name contains its tokens (4 bytes each), so names must not be logged. Different pages
-    always have different names, because a name contains the tokens and is not a hash. If the last
-    page of a prompt is incomplete, it matches only an equal last page. To get a prefix that ends
-    inside a page, call ``truncate`` on the converted text. Raises OverflowError for an id that is
-    negative or has more than 32 bits.
+    A page's name contains the page's token ids (4 bytes each), so logged names would reveal
+    prompts. Because names are not hashes, different pages never have equal names. If the last page
+    of a prompt is incomplete, it matches only an equal last page. To get a prefix that ends inside
+    a page, call ``truncate`` on the converted text. Raises OverflowError for an id that is negative
+    or has more than 32 bits.
     """
     # ``text`` contains the bytes of all token ids, each byte as a character.
     if not (isinstance(token_ids, array) and token_ids.typecode == "I"):

@@ -20,7 +20,7 @@ LEAST_LATE, MOSTLY = 20, 0.5
 
 
 class Overload(NamedTuple):
-    """An overload: start and end in seconds, number of delayed clients, and their waits.
+    """An overload: its start and end (s), the number of delayed clients, and the clients' waits.
 
     ``median_s`` and ``p95_s`` are the median and P95 wait of all requests from start to end.
     """

@@ -51,7 +51,7 @@ class Score(NamedTuple):
 
 
 def fold_of(metric: Metric, places: int) -> Fold:
-    """Return how a metric's values in ``places`` configurations are combined."""
+    """Return how a leaderboard combines a metric's values in ``places`` configurations."""
     if places == 1 or metric.form.is_share or metric.form is Form.INDEX:
         return Fold.MEAN
     return Fold.RATIO if metric.unit else Fold.GEOMETRIC

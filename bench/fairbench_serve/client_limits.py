@@ -144,14 +144,13 @@ class _Bucket:
 class Quotas:
     """The quotas of clients, as token buckets that hold the quota of a minute.
 
-    A request is accepted if the client's quota allows one request and at least one token. The quota
-    is checked before and after the body is read. An accepted request takes the tokens of its prompt
-    and its reserved output from the client's bucket. When the request ends, its true cost replaces
+    A request is accepted if the client's quota allows one request and at least one token. A
+    client's quota is checked before and after the request body is read. An accepted request takes
+    its prompt and reserved output from the bucket. When the request ends, its true cost replaces
     the reservation.
 
-    In any period, a client can exceed its rate by one minute's quota. If a request costs more than
-    its reservation, the bucket's level may fall below 0 until refills pay for the excess. ``now_s``
-    returns the time in seconds.
+    In any period, a client can exceed its quota rate by one minute's quota, plus the costs of
+    requests above their reservations.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:

@@ -154,8 +154,8 @@ class Exchange:
     async def _chunks(self, answer: ClientResponse) -> AsyncIterator[bytes]:
         """Yield the pieces of a stream as they arrive.
 
-        An answer is complete after its finish reason. A connection error or timeout after the
-        finish reason ends the stream, but does not count as a failure of the worker.
+        A connection error or timeout after an answer's finish reason ends the stream, but does not
+        count as a failure of the worker.
         """
         while True:
             try:

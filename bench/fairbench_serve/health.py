@@ -143,7 +143,7 @@ class Health:
         return response.headers.get(headers.ROUTERS) == self.router_id
 
     async def _decodes(self, worker: int) -> bool:
-        """Return whether a worker produces a token or refuses the test with an HTTP status 4xx."""
+        """Return whether a worker generates a token or rejects the test request (4xx status)."""
         address = self.workers[worker]
         try:
             async with self._session.post(

@@ -119,7 +119,7 @@ Alarm: TypeAlias = Callable[[float, Callable[[], None]], Ringing]
 class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
     """The requests that wait in the router's queue, and the unfinished requests at workers.
 
-    - ``send`` is called to send a request from the queue to a worker.
+    - ``send`` sends a request from the queue to a worker.
     - ``is_open`` returns whether any worker is available.
     - ``alarm`` starts timers for the queue; None means no timers.
     - ``blocked`` returns the reason why no queued request can be sent at present, or None. If
@@ -158,9 +158,9 @@ class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
     def enter(self, request: Request, on_sent: OnSent, wish: Wish) -> RequestInFlight | None:
         """Put a request into the queue, and send it at once if possible.
 
-        Returns a sent request's state at its worker. For a queued request, returns None, and
-        ``on_sent`` later gets the state or a Problem. Raises Problem with HTTP status 429 if the
-        queue refuses the request, or another Problem if the request cannot be sent.
+        Returns a sent request's state at its worker. Returns None for a queued request; ``on_sent``
+        later receives its state or a Problem. Raises Problem with HTTP status 429 if the queue
+        refuses the request, or another Problem if the request cannot be sent.
         """
         sent: list[RequestInFlight | Problem] = []
         self.held[request] = sent.append, wish

@@ -74,7 +74,7 @@ class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def check_message(message: PeerMessage) -> None:
-    """Raise Problem for totals that are too large, which could make sums infinite or NaN."""
+    """Raise Problem for a message with too many entries, or with totals that could overflow."""
     told = {**message.gone, message.origin: message.parts}
     if len(told) > MOST_ORIGINS or any(len(origin) > LONGEST_ORIGIN for origin in told):
         raise bad_request("the message lists more routers than are allowed")

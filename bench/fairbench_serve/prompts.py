@@ -73,8 +73,8 @@ class PromptLimits:
     - ``patterns`` is True if the operator allows regular expressions and grammars.
 
     JSON decoding blocks the event loop. Decoding a megabyte of text takes milliseconds, but
-    decoding a megabyte of small values takes a second. A quick count of structural characters finds
-    bodies with many small values.
+    decoding a megabyte of small values takes a second. To find bodies with many small values
+    without decoding, ``check_body`` counts commas, colons and backslashes.
     """
 
     most_tokens: int = UNKNOWN_POOL_TOKENS

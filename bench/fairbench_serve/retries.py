@@ -132,7 +132,7 @@ class Tries:
         return last.worker if last.reason is AttemptFailure.STALE else None
 
     def is_refusal(self, failure: WorkerFailed) -> bool:
-        """Return whether the worker refused what was requested (most HTTP statuses 4xx)."""
+        """Return whether the request, not the worker, caused the failure (most 4xx statuses)."""
         status = 0 if failure.answer is None else failure.answer.status
         of_worker = status in OF_WORKERS and not self.has_key
         return 400 <= status < 500 and not of_worker
@@ -176,10 +176,10 @@ class Attempts:
         """Return the answer that a worker gives to a request.
 
         The request is sent again if a worker has closed a reused connection or, at most once per
-        worker, if a worker cannot be reached. If an attempt fails for another reason, the request
-        is retried once at another worker (at any worker if the connection broke). Further retries
-        take place only if all failures were error answers, and if there is another worker whose
-        last request succeeded. If the worker's process has ended, the request is not retried.
+        worker, if a worker cannot be reached. After any other failure, the request is retried once,
+        at another worker or, if the connection broke, at any worker. More retries follow only if
+        every failure was an HTTP error and another worker's last request succeeded. If the worker's
+        process has ended, the request is not retried.
 
         Raises Problem if no worker has answered.
         """

@@ -339,7 +339,7 @@ async def _page(session: ClientSession, worker: WorkerAddress, path: str) -> byt
 
 
 async def most_running(session: ClientSession, workers: Sequence[WorkerAddress]) -> int | None:
-    """Return the smallest limit of any worker on its running requests, or None if unreported."""
+    """Return the lowest of the workers' limits on running requests, or None if none is known."""
     pages = (SERVER_INFO, LOADS, METRICS)
     told = await asyncio.gather(*(_most(session, one, page) for one in workers for page in pages))
     return min((most for most in told if most), default=None)

@@ -74,9 +74,9 @@ def read_experiment(path: Path) -> dict[str, Any]:
 
 
 def read_spec(path: Path) -> ExperimentSpec:
-    """Return the complete experiment of an experiment file.
+    """Return the experiment in a file, completed with defaults.
 
-    Raises DataError, which names the file.
+    Raises DataError if the file is invalid.
     """
     return resolve({}, {}, read_experiment(path), path=path)
 

@@ -280,7 +280,7 @@ class Layered(UserDict[str, object]):
                 self.data[key] = value
 
     def origin(self, key: str) -> Origin:
-        """Return the origin of a key's value."""
+        """Return the origin of a key's value, such as a flag or preset."""
         return self.origins.get(key, Origin.DEFAULT)
 
     def is_said(self, key: str) -> bool:
@@ -359,7 +359,7 @@ def digest_of(tables: Mapping[str, Any]) -> str:
 
 
 def without_given(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an experiment's tables without ``given``, which does not matter in comparisons."""
+    """Return an experiment's tables without ``given``, the values that the user chose."""
     return {key: value for key, value in tables.items() if key != GIVEN}
 
 

@@ -18,9 +18,9 @@ from fairbench.schedulers.views import CLIP_MAX_NEW_TOKENS, ClientLoad, Running,
 class RunningBatch:
     """The sequences that decode together on a worker, one token each in a step.
 
-    ``steps`` counts the decode steps of the batch. To save time, a decode step only increases
-    ``steps``. ``produced`` computes the number of output tokens of a sequence. ``index`` maps
-    clients to their numbers in the service log.
+    ``steps`` counts the decode steps of the batch. To save time, a decode step increases only
+    ``steps``; ``produced`` computes a sequence's number of output tokens. ``index`` maps clients to
+    their numbers in the service log.
     """
 
     def __init__(self, index: dict[str, int] | None = None) -> None:

@@ -174,8 +174,7 @@ class Claimed(Protocol):
       claims.
     - ``listed_for`` names the eviction queues that have an entry for the node.
     - ``uses`` counts the finished requests whose tokens ended at the node or an evicted node below.
-    - ``keep_s`` is a simulated time in seconds; the policy wants to keep the node's tokens until
-      then.
+    - ``keep_s`` is the simulated time (s) until which the policy wants to keep the node's tokens.
     - ``number`` decides the order in which nodes of equal rank are evicted.
     """
 
@@ -222,10 +221,10 @@ class ClaimedMemory(Protocol[Kept]):
         """Record the node's last use at its parent, because a client's claim on the node ends."""
 
     def cut(self, node: Kept, tokens: int) -> None:
-        """Split a long node; ``node`` keeps its last ``tokens`` tokens, rounded up to blocks."""
+        """Split ``node`` so that it keeps only its last ``tokens`` tokens, in whole blocks."""
 
     def drop(self, node: Kept) -> None:
-        """Free a node's second, unused copy; without one, free the unclaimed node itself."""
+        """Free the node's unused second copy or, if there is no second copy, the unclaimed node."""
 
 
 class Claims(Generic[N]):

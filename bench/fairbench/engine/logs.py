@@ -387,7 +387,7 @@ class ServiceLog(IntegerTable):
 class RequestLog(IntegerTable):
     """A log with one row per request, written when the request or the run ends.
 
-    ``more`` names columns beyond ``REQUEST_COLUMNS``, which are attributes of ``Sequence``:
+    ``more`` names additional columns, which hold attributes of ``Sequence``:
 
     - ``routed_ps`` is the time at which the router sent the request to a worker.
     - ``swapped_tokens`` is the number of tokens copied to CPU memory and back.

@@ -419,7 +419,7 @@ class Admission:
     def try_admit(self, request: Request) -> Tried:
         """Admit a candidate if the budgets, slots, load cap and memory allow it.
 
-        The admission pass ends when a budget is used up. Older releases (without the rule
+        The admission pass ends when a token budget is used up. Older releases (without the rule
         ``tries_within_budget``) try one more request before the pass ends, without checking the
         load cap.
         """

@@ -84,9 +84,9 @@ def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int
 class RunCopy:
     """A copy of a tree node's blocks in memory.
 
-    ``users`` contains the owners of the requests that use the copy. ``before`` and ``after`` link
-    unused copies in the order of eviction. The last block of a copy is evicted first. If the cache
-    counts the returns of blocks to the pool, ``stamp`` is the count when the copy became unused.
+    ``users`` contains the owners of the requests that use the copy. Unused copies are linked in the
+    order of eviction; within a copy, the last block is evicted first. ``stamp`` is the number of
+    returns of blocks to the pool before the copy became unused, if the cache counts returns.
     """
 
     __slots__ = ("after", "before", "node", "stamp", "users")
@@ -120,9 +120,9 @@ class RunCopy:
 class BlockNode:
     """A node of the block tree, at which a prefix of ``depth`` tokens ends.
 
-    The prefix consists of the first ``depth`` tokens of ``prompt``. The last ``blocks`` blocks of
-    the prefix, from position ``start`` on, belong to the node. ``key`` identifies the node's first
-    block among the parent's ``children``.
+    The prefix consists of the first ``depth`` tokens of ``prompt``. The node holds the last
+    ``blocks`` blocks of the prefix, which begin at position ``start``. ``key`` identifies the
+    node's first block among the parent's ``children``.
     """
 
     __slots__ = (
@@ -702,7 +702,7 @@ class ClientBlockCache(BlockCache):
         """Do nothing. Requests free parent blocks last, so parents are used later than children."""
 
     def cut(self, node: ClaimedRun, tokens: int) -> None:
-        """Split a long node; ``node`` keeps its last ``tokens`` tokens, rounded up to blocks."""
+        """Split ``node`` so that it keeps only its last ``tokens`` tokens, in whole blocks."""
         blocks = max(1, -(-tokens // self.block_size))
         if node.blocks > blocks:
             self.split(node, node.blocks - blocks)

@@ -114,7 +114,7 @@ class BlockTables:
             self._store(sequence, self._tables[sequence], 1)
 
     def store_full(self, sequence: Sequence, tokens: int | None = None) -> None:
-        """Cache the full blocks of the first ``tokens`` tokens, or all blocks but the last."""
+        """Cache full blocks of the first ``tokens`` tokens; None means all blocks but the last."""
         table = self._tables[sequence]
         full = table.blocks - 1 if tokens is None else tokens // self._size
         more = full - table.node.depth // self._size
@@ -208,7 +208,7 @@ class BlockPhases:
         return len(self._groups[step % self._size])
 
     def steps_within(self, step: int, blocks: int, most: int) -> int:
-        """Return the number of steps, at most ``most``, for which ``blocks`` blocks suffice."""
+        """Return how many decode steps (up to ``most``) need at most ``blocks`` new blocks."""
         each_round = len(self._phase)
         if not each_round:
             return most
@@ -391,7 +391,7 @@ class RunningList:
 
 
 class Booking:
-    """A record of which prompt tokens are computed for the first time, and which again.
+    """A record of which prompt tokens are computed for the first time, and which are recomputed.
 
     A request may be preempted before its prompt is complete. When the prompt is recomputed, tokens
     that were not computed before the preemption count as computed for the first time.

@@ -158,7 +158,8 @@ def check_usage(
 ) -> None:
     """Raise UsageError for flags that exclude each other.
 
-    ``given`` are the flags in use. ``codes`` is the number of values given for ``engine_code``.
+    ``given`` has the flags that the user gave. ``codes`` is the number of values given for
+    ``engine_code``.
     """
     if resume is not None:
         if arguments or given or baseline:
@@ -265,13 +266,13 @@ def compare_experiments(
     progress: ProgressReceiver | None,
     metrics: Sequence[str] = (),
 ) -> ComparedExperiments:
-    """Run the missing experiments of a comparison, and return all of its experiments in groups.
+    """Run the experiments of a comparison that are not stored, and return all experiments.
 
-    ``arguments`` are those of ``plan_comparison``, or a single directory with several schedulers.
-    In a single directory, the default ``baseline`` is the first scheduler. ``resume`` is the
-    directory of a stored comparison to continue. New runs are saved in a new directory in
-    ``parent``. The names in ``metrics`` are checked before any run starts. Raises UsageError for
-    experiments that cannot be compared, and the errors that ``carry_out`` raises.
+    ``arguments`` are arguments of ``plan_comparison``, or a directory with several schedulers,
+    whose first is the default ``baseline``. ``resume`` is the directory of a stored comparison to
+    continue. New runs are saved in a new directory in ``parent``. The names in ``metrics`` are
+    checked before any run starts. Raises UsageError for experiments that cannot be compared, and
+    the errors that ``carry_out`` raises.
     """
     codes = len(codes_of(flags))
     alone = resume is None and len(arguments) == 1 and codes < 2
@@ -318,7 +319,7 @@ def carry_out(plan: ComparisonPlan, parent: Path, context: RunContext) -> Compar
 def go_on(
     folder: Path, num_runs: int | None, context: RunContext, metrics: Sequence[str] = ()
 ) -> ComparedExperiments:
-    """Run the missing runs of a stored comparison; a larger ``num_runs`` adds seeds.
+    """Complete a stored comparison with its missing runs; a larger ``num_runs`` adds seeds.
 
     Raises DataError if the directory contains no sweep, and the errors that ``carry_out`` raises.
     """

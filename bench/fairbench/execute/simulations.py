@@ -36,9 +36,9 @@ from fairbench.workloads.plan import ClientPlan, expected_programs, program_stre
 def files_of(spec: ExperimentSpec) -> tuple[str, ...]:
     """Return the files that an experiment reads: traces, timing profile, data set and tokenizer.
 
-    The workload file is left out, because the experiment contains its content. The files in
-    ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS`` are left out, because they belong to all
-    experiments. A data set on the Hugging Face hub is left out, because it is not a local file.
+    The returned files exclude the workload file, because the experiment contains its content, and
+    files in ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS``. A data set on the Hugging Face hub
+    does not count as a file.
     """
     found = [*_called_file(spec.workload.model_dump()), *cost_names(spec.settings)]
     if spec.dataset_path and not spec.dataset_path.startswith(HUB_PREFIX):
@@ -49,7 +49,7 @@ def files_of(spec: ExperimentSpec) -> tuple[str, ...]:
 
 
 def _called_file(value: Any) -> Iterator[str]:
-    """Yield the values of all keys ``file`` at any depth, such as the path of a trace."""
+    """Yield the value of each key ``file`` in nested tables, such as the path of a trace."""
     if isinstance(value, Mapping):
         for key, one in value.items():
             if key == "file" and isinstance(one, str):

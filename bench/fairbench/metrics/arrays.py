@@ -53,7 +53,7 @@ def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
 
 
 def portions(length: Ints, most: int) -> Iterator[slice]:
-    """Yield slices of consecutive rows whose ``length`` sums to at most ``most``.
+    """Yield slices of consecutive rows with a total ``length`` of at most ``most``.
 
     A row whose ``length`` exceeds ``most`` gets a slice of its own.
     """

@@ -20,9 +20,9 @@ Side: TypeAlias = Literal["left", "right"]
 class Instants:
     """The distinct times of events in each numbered queue, in seconds.
 
-    ``queue`` and ``at_s`` have one element for each event. Because many rows of a log have equal
-    times, the methods take only the distinct times, and ``stretch`` has the index of each row's
-    time. Rows are looked up fastest if they are sorted by queue.
+    ``queue`` and ``at_s`` have one element for each event. Methods take only the distinct times of
+    a log, because many rows have equal times. ``stretch`` is the index of each row's time among the
+    distinct times. Rows are looked up fastest if they are sorted by queue.
     """
 
     def __init__(self, queue: Ints, at_s: Floats) -> None:

@@ -205,8 +205,8 @@ def contended(
 def served_at_once(requests: Requests) -> bool:
     """Return whether all calls were answered and the median answer was nearly undelayed.
 
-    The median answer may take up to ``SLOW`` times as long per token as the run's fastest answers,
-    because a larger batch slows every answer.
+    The median time per token may be ``SLOW`` times that of the fastest answers, because requests
+    decode more slowly in a larger batch.
     """
     paces_s = _paces_s(requests, MANY_TOKENS)
     if not len(paces_s) or np.isnan(requests.first_token_s).any():

@@ -61,12 +61,12 @@ class Cells:
         return len(self.edge_s) - 1
 
     def cells_of_ends(self, at_s: Floats) -> Ints:
-        """Return the indices of the time cells with the iteration ends at the times ``at_s``."""
+        """Return the index of the cell (time interval) of each iteration end in ``at_s``."""
         cells: Ints = np.searchsorted(self.edge_s, at_s, "left") - 1
         return cells
 
     def cells_of_starts(self, at_s: Floats) -> Ints:
-        """Return the indices of the time cells with the iteration starts at the times ``at_s``."""
+        """Return the index of the cell (time interval) of each iteration start in ``at_s``."""
         cells: Ints = np.searchsorted(self.edge_s, at_s, "right") - 1
         return cells
 
@@ -283,7 +283,8 @@ class Joint(NamedTuple):
     """A table of intervals in which two clients both wait, with one row per interval.
 
     Clients ``first`` and ``second`` (indices) wait together. ``start`` and ``end`` are the bounds
-    of the interval in seconds, and ``low`` and ``high`` are its first and last cells.
+    of the interval in seconds, and ``low`` and ``high`` are the indices of the interval's first and
+    last cells.
     """
 
     first: Ints
@@ -412,12 +413,12 @@ class Differences(NamedTuple):
 
     @property
     def at_most(self) -> Floats:
-        """Per interval, an upper bound on the change in the two clients' service difference."""
+        """An upper bound on the change of two clients' service difference in each interval."""
         return self.highest - self.lowest
 
     @property
     def at_least(self) -> Floats:
-        """Per interval, a lower bound on the change in the two clients' service difference."""
+        """A lower bound on the change of two clients' service difference in each interval."""
         high = np.fmax.reduceat(self.edge, self.begin)
         found: Floats = np.nan_to_num(high - np.fmin.reduceat(self.edge, self.begin))
         return found
@@ -535,7 +536,7 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
 
 
 class _Search:
-    """A branch-and-bound search that starts with the clients that may be furthest ahead.
+    """A branch-and-bound search for the largest service gap, from likely leaders downward.
 
     The gap of two clients is at most one client's lead over the mean service plus the other
     client's lag behind the mean. The gap of two clients never exceeds the leading client's service

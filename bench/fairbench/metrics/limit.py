@@ -105,11 +105,10 @@ def least_makespan(tables: Tables, facts: Facts, work: LeastWork, alone_s: Float
     """Return the time before which no scheduler could have finished the run's requests.
 
     The returned time is the largest of three lower bounds on the run's end. ``WORK`` is the time
-    that all replicas need for all work. ``ARRIVALS`` is the largest sum of an arrival time and the
-    time that all replicas need for the work that arrives from then on. ``PROGRAM`` is the latest
-    end of a program if each program ran alone. A program that waits for an earlier program of its
-    client is assumed to arrive when the run starts. ``alone_s`` holds the ``alone_times`` of the
-    programs.
+    that all replicas need for all work. ``ARRIVALS`` is an arrival time plus the time for the work
+    that arrives from this time on. ``PROGRAM`` is the latest end of a program if each program ran
+    alone. A program that waits for an earlier program of its client is assumed to arrive when the
+    run starts. ``alone_s`` is each program's least time alone, in seconds.
     """
     arrival_s = program_arrivals(tables.programs, facts)
     ends_s = arrival_s + alone_s
@@ -222,7 +221,7 @@ def cheapest(price: Floats, most: Floats, least: Floats, total: float) -> float:
 
 
 def _victims_alone_s(tables: Tables, facts: Facts, program_s: Floats) -> float:
-    """Return the P95 latency (s) if programs ran alone, averaged over well-behaved clients."""
+    """Return the mean P95 latency (s) of well-behaved clients for programs that run alone."""
     requests, programs, prices = tables.requests, tables.programs, facts.prices
     assert prices is not None
     if facts.latency == "ttft":

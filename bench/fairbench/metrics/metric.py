@@ -165,9 +165,9 @@ class Metric:
     - ``page`` is a link to a page that explains the metric.
     - ``digits`` is the number of decimals in lines that show a mean with its interval; the default
       follows from ``form``.
-    - ``most`` is the largest possible value; no value is negative.
-    - ``undefined`` says why a value may be missing; without ``undefined``, the metric always has a
-      value.
+    - ``most`` is the metric's largest possible value; no metric is negative.
+    - ``undefined`` is the reason why a value may be missing; without a reason, a value always
+      exists.
     - ``when`` says whether a run has the metric.
     - ``compute`` returns the value for a run, and ``by_client`` returns a value for each client
       (None if the client does not have the metric). NaN means undefined.

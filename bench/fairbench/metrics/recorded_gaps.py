@@ -109,7 +109,7 @@ def prompts_of(requests: Requests) -> Prompts:
 
 
 def recorded_limit_s(gaps: TokenGaps, facts: Facts) -> float:
-    """Return the shortest gap that counts as a stall, in seconds.
+    """Return the shortest gap between tokens that counts as a stall, in seconds.
 
     Without a timing profile, a low percentile (``SHORTEST``) of gaps between tokens stands for the
     time of a lone request's decode step.
@@ -234,7 +234,7 @@ class RequestNames(NamedTuple):
     requests: Sequence[str]
 
     def request(self, row: int) -> str:
-        """Return a request's name, or its number if it has no name."""
+        """Return a request's name or, without a name, its row number (from 1)."""
         return (self.requests[row] if self.requests else "") or f"{row + 1}"
 
 

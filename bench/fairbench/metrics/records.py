@@ -102,7 +102,7 @@ class Requests(Table):
       ``worker`` then only computes the prompt. ``reserved_s`` is the time at which the decode
       worker reserves memory, and ``computed_s`` is the end of the prompt's computation. ``sent_s``
       and ``received_s`` are the start and the end of the transfer of the KV cache to the decode
-      worker. All columns about decode workers are None if the run is not disaggregated.
+      worker. Columns about decode workers are None without prefill-decode disaggregation.
     - ``estimated`` is 1 if a server did not report the request's tokens; None if all tokens are
       known.
     - ``compulsory_tokens`` is the number of prompt tokens, at least 1, that no earlier prompt or

@@ -1,6 +1,6 @@
 """The GPU time of clients, and their service over time with the precision of a decode step.
 
-A token is "booked" at the instant from which on it counts as service. Tokens charged at admission
+A token is "booked" at the time at which it begins to count as service. Tokens charged at admission
 are booked at the start of an iteration, and computed input tokens at the iteration's end. An output
 token is booked at the end of its decode step. A stretch is a period in which the batch does not
 change. A log has a row for each client in a stretch, but a stretch's step times are computed only
@@ -319,7 +319,7 @@ def _step_bookings(
 
 
 def one_per_stretch(log: Service) -> Service:
-    """Return a log with one row per period of an unchanged batch, instead of one per client."""
+    """Return a log that has one row, for all clients, in each period of an unchanged batch."""
     order = np.lexsort((log.start_s, log.worker))
     worker, start_s = log.worker[order], log.start_s[order]
     new = np.ones(len(order), np.bool_)

@@ -21,7 +21,7 @@ TWO_BOUNDS = "both latencies are only lower bounds"
 
 
 class RunBeside:
-    """The summary of a run, with results of other runs of this configuration and seed.
+    """The summary of a run, with results of other runs of the same configuration and seed.
 
     - ``best_tok_s`` is the highest service rate of any scheduler, in weighted tokens/s.
     - ``alone`` has a row for each client that was simulated alone on its part of the cluster.

@@ -73,7 +73,7 @@ def is_carried(n: int | None, tail: int) -> bool:
 
 
 def is_few(n: int | None, rank: int) -> bool:
-    """Return whether ``rank`` is a high percentile for which ``n`` latencies are too few."""
+    """Return whether ``rank`` is a high percentile that ``n`` latencies are too few to estimate."""
     return rank in TAILS and not is_carried(n, rank)
 
 

@@ -27,7 +27,7 @@ _SHORTEST_S, _GROWTH, _BINS = 1e-6, 1.01, 2_800
 
 
 class Answers(NamedTuple):
-    """The periods in which requests decode: one row per request, or two if it was retracted."""
+    """The periods in which requests decode: a row per request, two for a retracted request."""
 
     worker: Ints
     client: Ints

@@ -86,7 +86,7 @@ def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
     """Return the consecutive events whose sum of ``gains`` minus their ``cost`` is largest.
 
     Args:
-        gains: The value of each event (its tokens, for example), shape (n_events,), n_events > 0.
+        gains: The gain of each event, such as its tokens; shape (n_events,), n_events > 0.
         cost: The cumulative cost up to each event, which never falls, shape (n_events,). The events
             i to j together cost ``cost[j] - cost[i]``.
     """

@@ -303,7 +303,7 @@ def no_column(
 ) -> DataError:
     """Return the error that no column is recognised for a field, with a suggested column.
 
-    ``taken`` are the columns of other fields, which are not suggested.
+    Columns in ``taken`` belong to other fields and are not suggested.
     """
     near = nearest(field, values, taken)
     called = next((name for name, one in SYNONYMS.items() if one == field), field)
@@ -358,8 +358,8 @@ def _leaves(value: Mapping[str, Any], before: str) -> Iterator[str]:
 def cell_of(record: Mapping[str, Any], name: str) -> Any:
     """Return the value under ``name`` in a record.
 
-    The name ``a.b`` stands for ``b`` in a nested object ``a``. The keys ``a`` and ``b`` may
-    themselves contain dots.
+    The name ``a.b`` stands for ``b`` in a nested object ``a``. In a name with several dots, each
+    dot is tried as the separator.
     """
     if name in record or "." not in name:
         return record.get(name)

@@ -139,7 +139,7 @@ class FileColumns:
         return [column for name in fields for column in self.fields.get(name, ())]
 
     def field_values(self, name: str) -> list[Any] | None:
-        """Return the values of the field ``name``, or None if no request has such a value.
+        """Return each request's value of the field ``name``, or None if no request has the field.
 
         A value that the preferred column lacks is taken from the next column of the field.
         """

@@ -2,8 +2,8 @@
 
 This module removes three differences between the logs of different tools. Tracing tools also record
 spans that are not requests. The span of an agent or a chain repeats the token counts of the calls
-inside the span. Several lines of a log may describe one request. Some services count cached tokens
-as part of the input, and some services count cached tokens separately.
+inside the span. Several lines of a log may describe one request. Some services include cached
+tokens in the number of input tokens, and others report two numbers.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def lacks_counts(requests: FileRequests) -> bool:
 
 
 def counted_alike(requests: FileRequests) -> FileRequests:
-    """Return the requests as if each prompt and each answer had one token."""
+    """Return a copy of the requests in which each prompt and each answer has one token."""
     one = np.ones(len(requests))
     return replace(requests, input_tokens=one, output_tokens=one)
 

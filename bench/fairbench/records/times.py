@@ -72,7 +72,7 @@ class Times:
         return self
 
     def moments(self, *fields: str, skipped: Flags | None = None) -> Moments:
-        """Return, for each request, its time in the first of the given fields that has one."""
+        """Return each request's time, from the first of the given fields that contains a time."""
         length = len(self._columns)
         found = Moments(np.full(length, np.nan), np.full(length, NEVER_NS))
         for column in self._columns.of_fields(*fields):

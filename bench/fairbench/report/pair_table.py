@@ -271,7 +271,7 @@ def _metric_row(row: MetricContrast, layout: PairLayout) -> Iterator[Text]:
 
 
 def _verdict(row: MetricContrast) -> str:
-    """Return the decision on a metric; "more" or "less" if the metric has no better direction."""
+    """Return the decision on a metric, or "more" or "less" if neither direction is better."""
     entry, decision = _entry(row.metric), row.decision
     judged = entry.verdict and entry.better is not Better.NEITHER
     if judged or decision not in (Decision.BETTER, Decision.WORSE):

@@ -69,7 +69,7 @@ def _simulated(progress: Simulated, elapsed_s: float) -> str:
 
 
 def _live(progress: ServersProgress | DriveProgress) -> str:
-    """Return a progress line for real servers: how many are ready or, later, the throughput."""
+    """Return a progress line: the number of ready servers or, later, the servers' throughput."""
     if isinstance(progress, ServersProgress):
         return f"servers ready {progress.ready}/{progress.total}"
     end = "" if progress.end_s is None else f" of {progress.end_s:,.0f}"

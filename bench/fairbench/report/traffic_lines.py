@@ -72,8 +72,9 @@ class Shortfall(NamedTuple):
 class JudgedTraffic(NamedTuple):
     """Traffic with its floods of requests, the delays that they cause, and the heavy clients.
 
-    ``bursts`` are floods of clients that the workload declares to be well-behaved. ``shortfall`` is
-    the worst minute of a run, if a client received much less than its fair share in this minute.
+    ``bursts`` are floods (sudden overloads) by clients that the workload declares as well-behaved.
+    ``shortfall`` is the worst minute of a run, if a client received much less than its fair share
+    in this minute.
     """
 
     traffic: Traffic

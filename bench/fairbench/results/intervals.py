@@ -82,7 +82,7 @@ class MeanInterval(NamedTuple):
 def t_interval(
     values: Sequence[float], *, level: float = LEVEL, most: float = inf, least: float = -inf
 ) -> MeanInterval:
-    """Return the confidence interval of the mean, cut to the range from ``least`` to ``most``.
+    """Return the confidence interval of the mean, clipped to the range [``least``, ``most``].
 
     The interval covers the mean with probability ``level`` if the distribution is normal. Raises
     ValueError if there are no values.
@@ -273,8 +273,8 @@ def difference(
 def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | None:
     """Return the paired difference of the logarithms of two schedulers' values.
 
-    Logarithms turn a relative change, such as a fall of every wait to a tenth, into equal
-    differences for long and short waits. If some value is unknown, the result is None.
+    If every wait falls to a tenth, the logarithms of short and long waits fall by the same amount.
+    The result is None if a value is unknown, a bound or not positive.
     """
     both = [*first, *second]
     if any(one.raw is None or one.bound or not _finite_number(one) > 0 for one in both):

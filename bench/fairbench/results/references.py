@@ -39,8 +39,8 @@ def reference_spec(
 ) -> ExperimentSpec:
     """Return the experiment under another scheduler, with the given ``settings``.
 
-    Raises UsageError if the scheduler is unknown, if the experiment uses real servers, or if
-    ``single`` is False (the command does not print one run's verdict).
+    Raises UsageError if the scheduler is unknown, if the experiment uses real servers, or if the
+    command does not report a single run (``single`` is False).
     """
     if spec.backend is not None or not single:
         raise UsageError(

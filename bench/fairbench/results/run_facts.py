@@ -338,7 +338,7 @@ def _check_values(table: records.Table, where: str) -> None:
 
 
 def _numpy_columns(table: pa.Table, codes: dict[str, dict[str, int]], where: str) -> dict[str, Any]:
-    """Return the columns as numpy arrays; names of clients and states become numbers."""
+    """Return the columns as numpy arrays, with numbers in place of client names and states."""
     import pyarrow.compute as pc
 
     columns: dict[str, Any] = {}

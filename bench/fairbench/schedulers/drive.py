@@ -56,8 +56,8 @@ def drive(
 ) -> None:
     """Try the scheduler's candidates until the scheduler stops or the pass ends.
 
-    After an admission that ends the pass, the generator is not resumed: the scheduler might refill
-    credits for a candidate that is never tried.
+    If an admission ends the pass, the generator is not resumed, because a scheduler could then
+    refill credits for a candidate that is never tried.
 
     Args:
         selection: The scheduler's generator of candidates and preemptions.

@@ -103,9 +103,10 @@ class Totals(NamedTuple):
     If several messages report a client's sum in ``raised``, the highest sum counts. ``waiting``
     maps each client to the places (workers or bands) with queued requests of the client.
 
-    If ``since`` is above 0, ``charged`` and ``raised`` contain only clients whose sums changed
-    after version ``since``, which the receiver must know. A client's entry has all sums of the
-    client, or is empty if the sender deleted them. ``waiting`` always lists all waiting clients.
+    If ``since`` is above 0, the receiver must know version ``since``, and ``charged`` and
+    ``raised`` contain only clients whose sums changed after this version. A client's entry has all
+    sums of the client; an empty entry means that the sender deleted the sums. ``waiting`` always
+    lists all waiting clients.
     """
 
     version: int

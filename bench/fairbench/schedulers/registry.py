@@ -5,8 +5,7 @@ To add a scheduler to fairbench, write a file with its class, and add a line to 
 A user's own scheduler requires no change of this file. Users can name the scheduler's file in the
 environment variable ``FAIRBENCH_SCHEDULERS`` (``:`` separates several files). Instead of a named
 file, an installed package can register the scheduler as an entry point in the group
-``fairbench.local_schedulers`` or ``fairbench.routers``. An environment variable reaches every
-process of a run, such as the processes of a sweep, emulated workers and SGLang servers.
+``fairbench.local_schedulers`` or ``fairbench.routers``.
 
 The classes of a user's file are checked before any simulation. Each class must have a name and a
 constructor. Hooks must have known names and accept the arguments that the host passes.

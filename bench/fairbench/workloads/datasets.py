@@ -506,9 +506,9 @@ def hub_host() -> str:
 
 
 def reaches_hub() -> bool:
-    """Return whether the hub answers within ``HUB_PATIENCE_S`` seconds, or True if a proxy is set.
+    """Return whether the Hugging Face hub answers in time, or True if a proxy is configured.
 
-    A separate thread tries the connection, because host name resolution has no timeout.
+    A thread tries the connection, because host name resolution has no timeout.
     """
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY")):
         return True

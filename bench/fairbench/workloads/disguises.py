@@ -1,4 +1,4 @@
-"""Strategies of heavy clients: disguised programs, and reactions to the end of a request.
+"""Strategies of heavy clients: disguises of programs, and reactions when a request ends.
 
 A disguise keeps a program's useful text and number of calls. A disguised client is compared with
 its honest twin, which sends the programs without the disguise. A reaction uses only facts that a

@@ -165,7 +165,7 @@ LEAST_GAP_S = 0.01
 
 
 def waits_for_earlier(plan: ClientPlan) -> bool:
-    """Return whether a client's programs wait until its earlier programs or requests end."""
+    """Return whether a program waits until earlier programs or requests of the client end."""
     closed = isinstance(plan.arrivals, ClosedArrivals)
     return closed or plan.in_flight is not None or plan.reaction is not None
 

@@ -117,7 +117,7 @@ class Derived(NamedTuple):
         profile: The derived timing profile.
         source: The origin of the iteration times, as text.
         note: The reason why the operator tables were not used, or "".
-        error_pct: Errors of predicted times of the iterations ``held``, in percent.
+        error_pct: Prediction errors in percent for the iterations ``held``, such as the MAPE.
         held: The iterations that the fit did not use.
         times_ms: GPU times of the iterations ``held`` in ms, shape (n_iterations,).
     """

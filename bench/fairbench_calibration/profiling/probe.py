@@ -242,7 +242,7 @@ def fit_probe(probed: Probed, start: TimingProfile, pool_tokens: int | None) -> 
     Args:
         probed: The measurements.
         start: The derived profile from which the fit starts.
-        pool_tokens: Size of the server's KV pool in tokens, or None for the derived profile's size.
+        pool_tokens: The server's KV pool in tokens; None keeps the pool size in ``start``.
     """
     it, times_ms, waits = observations(probed)
     costs = dict(start.coefficients_ms)

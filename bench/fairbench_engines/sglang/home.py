@@ -240,7 +240,8 @@ class SGLangHome(EngineHome):
     ) -> None:
         """Divide an iteration's time among the prompts and the decoding requests.
 
-        ``prompts`` yields (request, cached tokens, new tokens). Call ``took`` before ``produced``.
+        ``prompts`` yields (request, cached tokens, new tokens). Call ``took`` before ``produced``
+        in each iteration.
         """
         if self._times is None:
             return

@@ -88,7 +88,7 @@ class Hooks:
             self.home.kept_view(self._tree, self.order)
 
     def by_target(self) -> dict[str, Hook]:
-        """Map each function of SGLang to its hook."""
+        """Map each wrapped SGLang function to its hook."""
         more = self.eviction.by_target(BATCH) if self.eviction else {}
         return (
             more

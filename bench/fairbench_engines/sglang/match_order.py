@@ -46,7 +46,7 @@ class MatchOrderHooks:
     def begin_pass(
         self, original: Original, policy: Any, waiting_queue: list[Req], *args: Any, **named: Any
     ) -> None:
-        """Wrap ``calc_priority`` to sort only when a cache-aware scheduler asks for the order."""
+        """Wrap ``calc_priority``; delay sorting until a cache-aware scheduler reads the queue."""
         self._policy, self._queue, self._looked = policy, waiting_queue, False
         self._prioritize = lambda queue: original(policy, queue, *args, **named)
         if not self.cache_aware:

@@ -98,5 +98,5 @@ def ids_of(req: Req) -> Any:
 
 
 def namespace_of(owner: Any) -> tuple[Any, Any]:
-    """Return the namespace of a request or cache key, which separates equal tokens in the cache."""
+    """Return the cache namespace of a request or cache key; namespaces share no cached tokens."""
     return getattr(owner, "extra_key", None), getattr(owner, "cache_salt", None) or None

@@ -159,7 +159,7 @@ class LiveBackend(ABC, Generic[C]):
 
     @abstractmethod
     def wanted(self, options: LiveOptions) -> Wanted:
-        """Return the number of workers, and the GPUs and Python interpreter that each needs.
+        """Return the number of workers, and the GPUs and Python interpreter that each worker needs.
 
         If the user started the server, the number of workers is 0. Raises UsageError for options
         that this kind of worker does not support.

@@ -337,7 +337,7 @@ def _prompt_text(segments: Iterable[Segment], outputs: Mapping[str, bytes]) -> s
 
 
 class OpenAIAnswer(StreamedAnswer):
-    """An answer of OpenAI's APIs.
+    """A streamed answer of an OpenAI API.
 
     Output includes text, reasoning and tool calls. Until the server reports the usage, each event
     with output counts as one token.

@@ -88,7 +88,7 @@ REAPER_MARGIN_S = 5.0  # seconds after the grace period until the reaper is kill
 
 
 class Process(Protocol):
-    """The interface of a server's process on any machine."""
+    """The interface of a server process, local or remote."""
 
     @property
     def exit_code(self) -> int | None:

@@ -128,7 +128,7 @@ def traffic_of_table(table: TraceTable, wait_s: Floats) -> Traffic:
 
 
 def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[TraceTable, float]:
-    """Return the requests to replay, and the logged arrival time (s) of the first of them.
+    """Return the requests to replay, and the log's time (s) of the first replayed request.
 
     If a log has more than ``MOST_REPLAYED`` requests, only the time around the first flood is
     replayed or, without a flood, the busiest period. If the log has more than ``MAX_CLIENTS``

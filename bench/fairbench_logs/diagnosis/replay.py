@@ -58,7 +58,7 @@ class LogReplay:
 
 
 class ReplayedRun(NamedTuple):
-    """The result of a replay: the scheduler, the summary, and the traffic with the log's times."""
+    """The result of a replay: the scheduler, the summary, and the traffic at the log's times."""
 
     scheduler: str
     traffic: Traffic

@@ -206,14 +206,14 @@ class PlanQuestion:
       the other pairs are alternatives.
     - ``low`` and ``high`` are the smallest and the largest number of replicas to consider.
     - ``flags`` and ``settings`` describe the experiment.
-    - ``loads`` multiply the request rate or the speed of the trace. The default rate is the
-      workload's rate for one replica of the first GPU.
+    - ``loads`` are factors for the request rate or, with a trace, for the replay speed. The default
+      rate is the workload's rate for one replica of the first GPU.
     - ``prices`` are prices of one GPU for one hour.
     - ``num_runs`` is the number of seeds with which each size is simulated.
-    - ``certain`` demands that the whole 95% interval of a metric meets the target.
-    - ``every`` makes the plan test every number of replicas.
-    - ``sharing`` adds a simulation of each client alone, on the cluster that the plan finds.
-    - ``most`` is empty if the plan seeks the fewest replicas. If ``most`` is USERS, the plan seeks
+    - With ``certain``, the whole 95% interval of a metric must meet the target.
+    - With ``every``, the plan tests every number of replicas.
+    - With ``sharing``, each client is also simulated alone on the planned cluster.
+    - ``most`` is "" for a plan that seeks the fewest replicas. If ``most`` is USERS, the plan seeks
       the most users (clients) that exactly ``low`` = ``high`` replicas can serve.
     """
 

@@ -186,7 +186,7 @@ def _knows(slo: Slo, value: Value) -> bool:
 
 
 def _kept(slo: Slo, value: Value, number: Any) -> bool:
-    """Return whether ``number`` meets the target for certain, as ``value`` may be only a bound."""
+    """Return whether ``number`` meets the target; return False if a bound leaves this open."""
     return value.is_number and _knows(slo, value) and slo.met_by(number)
 
 
@@ -299,9 +299,9 @@ def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 def _cheaper(rows: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the indices of rows that are cheaper than the planned choice at the same load.
 
-    Without prices, rows with the same GPU and model are compared by their numbers of GPUs. If no
-    cluster size suffices for the planned choice, every choice with a sufficient cluster size counts
-    as cheaper.
+    Without prices, rows with the same GPU and model are compared by their numbers of GPUs. If the
+    planned scheduler and GPU meet the targets at no cluster size, every other pair that meets the
+    targets counts as cheaper.
     """
     found: list[tuple[float, float, int]] = []
     if rows and USERS in rows[0]:

@@ -225,8 +225,8 @@ def score_run(
 
     Args:
         path: The directory of the stored run.
-        start_s: The start (s) of the window; None keeps the run's window start.
-        end_s: The end (s) of the window; None keeps the run's window end.
+        start_s: Start of the measurement window (s); None keeps the run's start.
+        end_s: End of the measurement window (s); None keeps the run's end.
         percentiles: Percentiles that replace the run's percentiles; () keeps the run's percentiles.
     """
     run = read_run(path)

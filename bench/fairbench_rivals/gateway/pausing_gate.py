@@ -244,7 +244,8 @@ class PausingGate(PlacementGate[P]):
     def forced_worker(self, session: P) -> int:
         """Return the replica at which a session is resumed after ``forced_s`` seconds of waiting.
 
-        By default, the replica with the most free memory is chosen, even if the session needs more.
+        By default, the replica with the most free memory is chosen, even if the session needs more
+        memory.
         """
         rooms = self.rooms(whole)
         return max(rooms, key=rooms.__getitem__)
@@ -295,11 +296,11 @@ class TickGate(PausingGate[P]):
         return {worker: use.tokens for worker, use in self.loads(whole).items()}
 
     def size(self, session: P) -> int:
-        """Return the number of tokens by which paused sessions are sorted."""
+        """Return a session's number of tokens, by which paused sessions are sorted."""
         return session.pool_tokens
 
     def weighed(self, now_s: float) -> Callable[[PlacedSession], float]:
-        """Return a function that counts a session's tokens in the test for free memory."""
+        """Return a function from a session to the tokens that count as its KV memory."""
         return whole
 
     def tick(self, now_s: float) -> bool:

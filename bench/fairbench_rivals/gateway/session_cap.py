@@ -1,4 +1,4 @@
-"""A gate that limits the number of open sessions, while later sessions wait."""
+"""A gate that limits the number of open sessions; additional sessions wait."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class SessionGate(FlowPolicy, Generic[S]):
         """Resume paused sessions that need not wait for the next periodic check (``tick``)."""
 
     def review_s(self, now_s: float) -> float:
-        """Return the time after ``now_s`` at which the gate must call ``review``, or inf."""
+        """Return the next time at which the gate must call ``review``; inf means never."""
         return inf
 
     def rank(self, request: Request, waited: bool, now_s: float) -> float:

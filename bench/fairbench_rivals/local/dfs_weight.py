@@ -39,7 +39,7 @@ class DFSWeight(FCFS):
 
 
 def _walk(weights: Mapping[Node, int]) -> Iterator[Node]:
-    """Yield the nodes with a weight, children before parents and heavy children first."""
+    """Yield all nodes in ``weights``: children before parents, and the heaviest children first."""
     stack = [(node, False) for node in weights if node.parent is None]
     while stack:
         node, visited = stack.pop()

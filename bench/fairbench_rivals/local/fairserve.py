@@ -33,7 +33,7 @@ class _Application:
 
 
 class FairServe(LeastCounter):
-    """A scheduler that measures a client's service in typical requests of its application.
+    """A scheduler whose unit of service is a typical request of the client's application.
 
     [FairServe] divides weighted tokens by the expected need of the application, so that no client
     is served less because its application has long answers. FairServe refuses requests only under

@@ -9,7 +9,7 @@ from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
 
 
 class LeastCounter(LocalScheduler):
-    """A scheduler that serves the client with the lowest score; equal clients take turns."""
+    """A scheduler that serves the client with the lowest score; clients that tie take turns."""
 
     def __init__(self, *lifted: dict[str, float]) -> None:
         self._lifted = lifted  # counters that are raised for a new or returning client

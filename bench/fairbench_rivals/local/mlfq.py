@@ -44,9 +44,9 @@ class MLFQ(LocalScheduler):
     If memory or slots are short, requests of lower levels lose their memory, the last request of
     the lowest level first.
 
-    **Starvation.** With ``starved_s`` above 0, each 100th iteration moves the requests that have
-    not run for ``starved_s`` seconds (vllm-ltr: 3) to the front of level 0. In vllm-ltr @13bbf6ff,
-    a ``return`` precedes the code that moves starved requests, so the code never runs.
+    **Starvation.** Each 100th iteration moves the requests that have not run for ``starved_s``
+    seconds (3 in vllm-ltr) to the front of level 0; 0 disables this rule. In vllm-ltr @13bbf6ff, a
+    ``return`` precedes the code that moves starved requests, so the code never runs.
 
     In fairbench, a running request runs in every step, so a request that vllm-ltr would keep in
     memory without running it is preempted. Preemption copies the KV values to the host, as in

@@ -30,7 +30,7 @@ class AibrixPrefixCache(HistoryRouter):
     fairbench keeps two known defects of AIBrix's router. With ``whole_percents``, a match is
     rounded down to a whole percentage, so 214 matching tokens of 21,449 count as no match. The
     cluster's index holds only 200,000 blocks of 4 characters (about 200,000 tokens), about half of
-    one worker's KV pool. ``index_tokens`` limits the index; 0 means no limit.
+    one worker's KV pool. ``index_tokens`` limits the tokens in the index; 0 means no limit.
     """
 
     name = "aibrix-prefix-cache"

@@ -70,7 +70,7 @@ def run(cell: str, machine: Machine, scheduler: str, **flags: Any) -> Mapping[st
 
 
 def file_rate(cell: str, machine: Machine) -> float:
-    """Return the arrival rate in the workload file, programs/s per well-behaved client and GPU."""
+    """Return a workload file's arrival rate for a well-behaved client, in programs/s per GPU."""
     workload, scenario = cell.split(".")
     spec = resolve({"workload": workload, "scenario": scenario, **machine._asdict()})
     return spec.workload.scenario(scenario).rate_on(spec.gpu)
@@ -80,7 +80,7 @@ def capacity(cell: str, machine: Machine, scheduler: str) -> float:
     """Return how many programs/s per well-behaved client a replica completes under overload.
 
     Every client sends more than the replica can serve, for at least five minutes. The number of
-    programs is divided by the time from the start until all programs have finished.
+    programs is divided by the run time until all programs have finished.
     """
     flood, lasting_s = FLOOD * file_rate(cell, machine), LONG_FLOODS_S.get(cell, FLOOD_S)
     summary = run(cell, machine, scheduler, dp=1, request_rate=flood, duration=lasting_s)

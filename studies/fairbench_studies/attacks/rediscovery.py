@@ -51,7 +51,7 @@ def loss(harms: Iterable[AttackHarm]) -> float:
 
 
 def is_of_its_kind(behaviour: Behaviour, sought: Sought) -> bool:
-    """Return whether a behaviour makes, of all choices in ``MAKES``, only ``sought.choice``."""
+    """Return whether ``sought.choice`` is the only choice in ``MAKES`` that the behaviour makes."""
     return MAKES & behaviour.changed().keys() == {sought.choice}
 
 

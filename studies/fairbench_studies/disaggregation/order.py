@@ -145,5 +145,5 @@ def _sum(parts: list[Agreement]) -> Agreement:
 
 
 def main(file: str) -> None:
-    """Read the measurements, simulate each measured load, and write the table of rankings."""
+    """Read measurements from a file, simulate each measured load, and write a table of rankings."""
     write("disaggregation-order", table(measured(Path(file))))

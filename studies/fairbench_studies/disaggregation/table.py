@@ -105,8 +105,9 @@ def _seeds(rows: Sequence[Row]) -> list[str]:
 def table(found: Found) -> Iterator[dict[str, str]]:
     """Yield a table row with means over seeds for each configuration.
 
-    Throughput is relative to colocated replicas. Fair shares are left out for vLLM, because its
-    simulated engine counts a request as served from the prefill on.
+    Throughput is the change (%) from replicas without prefill-decode disaggregation. Fair shares
+    are left out for vLLM, because its simulated engine counts a request as served from the prefill
+    on.
     """
     for (workload, scheduler, form), rows in found.items():
         base = found[workload, scheduler, COLOCATED]

@@ -28,7 +28,7 @@ def quantum_of(cell: SchedulerResults) -> int | None:
 
 
 def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
-    """Return a row per configuration, with Q^w in the column ``quantum_tokens``."""
+    """Return a row per configuration; ``quantum_tokens`` is D2LPM's worker quantum Q^w."""
     return [row_of(cell, (THROUGHPUT, JAIN), quantum_tokens=quantum_of(cell)) for cell in cells]
 
 

@@ -41,8 +41,8 @@ class Measured(NamedTuple):
       leave a P95 undefined.
     - ``served`` is the lowest fraction of its demand that a well-behaved client received in the
       window.
-    - ``share`` is the lowest ratio of a client's service to its fair share. Fair shares divide the
-      highest total service of any scheduler pair by max-min fairness.
+    - ``share`` is the lowest ratio of a client's service to its fair share. Fair shares are the
+      max-min fair division of the highest total service that any scheduler reached.
     - The rates ``*_tok_s`` are in tokens/s. All rates except ``computed_tok_s`` count cached input.
     - ``worst_minute`` is the lowest fraction of its fair share that a client got in any minute.
     - ``limit`` is the service as a fraction of the most that any scheduler could give in the

@@ -40,7 +40,7 @@ class Page(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """The title of a group of runs, such as runs with the paper's settings, and their data."""
+    """A group of runs, such as the runs with the paper's settings: its title and its data."""
 
     title: str
     sources: Mapping[str, Any]

@@ -2,7 +2,8 @@
 
 A claim that one scheduler exceeds another holds if the 95% interval of the paired difference lies
 above a threshold. The claim is reversed if the interval lies below the threshold, and otherwise
-inconclusive. A single seed gives no interval, so the threshold is compared with the difference.
+inconclusive. A single seed gives no interval; a claim then holds if the difference exceeds the
+threshold.
 """
 
 from __future__ import annotations

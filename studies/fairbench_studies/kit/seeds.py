@@ -1,4 +1,4 @@
-"""The metrics of each seed in ``results/seeds/NAME.csv``, from which claims are judged.
+"""The file ``results/seeds/NAME.csv`` with each seed's metrics, by which claims are judged.
 
 A row holds a run's settings, the metrics that verdicts use, and values derived from the run's
 records, such as response times over time.
@@ -73,7 +73,7 @@ def _rounded(value: Any) -> Any:
 
 
 def keeping(cells: Iterable[SchedulerResults]) -> list[SchedulerResults]:
-    """Return copies of results whose runs cache derived values, which ``write_seeds`` stores."""
+    """Copy the results so that their runs keep the derived values that ``write_seeds`` stores."""
     return [replace(cell, runs=tuple(map(_keeping, cell.runs)), known=None) for cell in cells]
 
 

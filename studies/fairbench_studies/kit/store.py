@@ -33,7 +33,7 @@ class Filling:
         return (len(self.jobs) * SECONDS_PER_RUN + requests * SECONDS_PER_REQUEST) / 60
 
     def run(self, context: RunContext) -> list[FailedPoint]:
-        """Make the missing runs. Return the points of the sweep whose runs failed."""
+        """Run the sweep's points that are not stored yet. Return the points whose runs failed."""
         return run_jobs(self.store, self.jobs, context)
 
 

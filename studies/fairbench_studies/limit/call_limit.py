@@ -69,10 +69,10 @@ class LeastCallTimes(NamedTuple):
 def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCallTimes:
     """Return, for each call, the times that no scheduler can shorten.
 
-    A call at depth d > 0 waits for an unknown call at depth d - 1, and then for its own think time
-    (pause). The earliest start of a call at depth d assumes a wait for the call at depth d - 1 that
-    can end first. If depth d has a single call, all calls at depth d + 1 wait for that call. The
-    single call's ``tail_s`` then includes the longest call at depth d + 1.
+    A call at depth d > 0 starts when a call at depth d - 1 has ended and a think time (pause) has
+    passed. Records do not name the earlier call, so the call that can end first is assumed. If
+    depth d has a single call, all calls at depth d + 1 wait for that call. The single call's
+    ``tail_s`` then includes the longest call at depth d + 1.
     """
     prices = facts.prices
     assert prices is not None
@@ -134,7 +134,7 @@ def _tails(longest_s: Floats, waited_for: Flags) -> Floats:
 
     Args:
         longest_s: A call's largest sum of pause and duration (s), by depth in the program.
-        waited_for: Whether a depth has a single call, which all calls at the next depth await.
+        waited_for: Whether a depth has a single call that all calls at the next depth wait for.
     """
     after_s = np.where(waited_for, np.append(longest_s[1:], 0.0), 0.0)
     before_s = np.cumsum(after_s) - after_s

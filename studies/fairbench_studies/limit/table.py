@@ -109,7 +109,7 @@ def tables() -> dict[str, str]:
 
 
 def share_table() -> str:
-    """Return a table of the least possible makespan as a fraction of each scheduler's."""
+    """Return a table of the least possible makespan as a fraction of each scheduler's makespan."""
     body = []
     for place, by_scheduler in _by_place().items():
         shares = [fmean(_share(run) for run in by_scheduler[name]) for name in SCHEDULERS]

@@ -152,7 +152,7 @@ def _windows() -> Iterator[tuple[Key, Experiment]]:
 
 
 def _scales() -> Iterator[tuple[Key, Experiment]]:
-    """Yield runs in which GPUs and documents grow in proportion ([Preble] §F)."""
+    """Yield runs in which documents and GPUs increase by the same factor ([Preble] §F)."""
     for system in (ROUND_ROBIN, PREBLE):
         for gpus in SCALES:
             rate = RATES["loogle"][-1]

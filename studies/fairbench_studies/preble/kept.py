@@ -1,4 +1,4 @@
-"""The latencies of each seed in a file, from which claims are judged without simulations."""
+"""A file of each seed's latencies, by which claims are judged without new simulations."""
 
 from __future__ import annotations
 

@@ -128,7 +128,8 @@ def _drift(one: Case, seed: int) -> Drift:
 def charges(result: RunResult) -> tuple[float, float]:
     """Return the largest difference of a client's charges between workers, and a bound on it.
 
-    The bound on the difference is the client's longest prompt plus largest unfinished output.
+    The bound is the client's longest prompt plus its largest charge for unfinished outputs at a
+    worker.
     """
     table = result.requests
     column = {key: np.asarray(table[key]) for key in ("worker", "arrival_s", "finish_s")}
@@ -182,7 +183,7 @@ def points(changes: NDArray[Any]) -> str:
 
 
 def picture(found: Mapping[Case, Drift]) -> None:
-    """Draw ``Drift.changes`` from one router, and ``Drift.apart``, by exchange interval."""
+    """Plot ``Drift.changes`` and ``Drift.apart`` against the routers' exchange interval."""
     alone = found[case()]
     shares = Panel(
         "change of the behaved clients' share, points",

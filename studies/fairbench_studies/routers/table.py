@@ -136,7 +136,7 @@ def write(found: Mapping[Case, Outcome]) -> None:
 
 
 def picture(found: Mapping[Case, Outcome]) -> None:
-    """Plot premium's change of share from one router, and the charge gap, by exchange interval."""
+    """Plot a client's share error and the drift of charges by the routers' exchange interval."""
     alone = found[case()].share
     shares = Panel("error of premium's share, points", lambda one: 100 * abs(one.share - alone))
     drift = Panel(

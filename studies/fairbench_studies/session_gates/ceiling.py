@@ -69,7 +69,7 @@ def spec_of(scenario: str, seed: int, name: str) -> ExperimentSpec:
 
 
 def measure(spec: ExperimentSpec, kept: Sequence[int]) -> Measured:
-    """Simulate only the clients ``kept``, but measure in the window of a run with all clients."""
+    """Simulate only the clients ``kept``, in the measurement window of a run with all clients."""
     plans, source = spec.client_plans(), spec.source()
     simulation = Simulation(spec, tuple(plans[number] for number in kept), source)
     simulation.run()

@@ -75,7 +75,7 @@ def summary_of(engine: str, remedy: str, seed: int, rate: float | None) -> dict[
 
 
 def row(engine: str, remedy: str, seed: int) -> dict[str, Any]:
-    """Return the table row for one remedy and one seed.
+    """Return the table row for a remedy against stalls and a seed.
 
     ``tok_s`` is the throughput (tokens/s) of an overloaded run.
     """

@@ -1,4 +1,4 @@
-"""The simulated replica and the load of the textbook's listing, for any local scheduler.
+"""A simulated replica and load as in a textbook's code listing, for any local scheduler.
 
 As in the textbook's listing, prefill takes no time, memory is checked only when a request is
 admitted, and time is counted in steps.

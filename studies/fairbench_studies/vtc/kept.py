@@ -34,7 +34,7 @@ def _rows(seed: int, one: Results) -> Iterator[Row]:
 
 
 def recall(rows: Sequence[Row]) -> list[Results]:
-    """Rebuild each seed's results from stored rows. The results contain no traces.
+    """Rebuild each seed's results, except for the traces, from stored rows.
 
     Raises KeyError or ValueError if a row has a wrong form.
     """

@@ -169,7 +169,7 @@ def stroke(number: int) -> str:
 
 
 def tick_text(value: float) -> str:
-    """Return a tick label, such as 20k for 20,000, that fits on a phone."""
+    """Return a short tick label for narrow screens, such as 20k for 20,000."""
     for least, unit, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= least:
             return f"{value / unit:g}{letter}"
@@ -198,7 +198,7 @@ def vertical_axis(scale: Scale, label: str, *, percent: bool = False) -> list[st
 def axes(
     across: Scale, up: Scale, x_label: str, y_label: str, *, percent: bool = False
 ) -> list[str]:
-    """Return both axes of a chart; ``percent`` writes the ticks of y as percentages."""
+    """Return both axes of a chart; with ``percent``, the labels of the y axis are percentages."""
     beside = vertical_axis(up, y_label, percent=percent)
     return beside + horizontal_axis(across, up.end_px, up.start_px, x_label)
 

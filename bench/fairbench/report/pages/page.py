@@ -19,7 +19,7 @@ class Paragraph(NamedTuple):
 
 
 class Definitions(NamedTuple):
-    """A list of labels, with a text for each label."""
+    """A definition list: labels, each with a text."""
 
     pairs: Pairs
 

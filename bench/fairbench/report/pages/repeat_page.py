@@ -96,7 +96,7 @@ def _grid(
 
 
 def judged_run(run: StoredRun) -> JudgedTraffic:
-    """Return the traffic of a stored run with its floods and the delays that they cause."""
+    """Return a stored run's traffic, its floods, and the delays that the floods cause."""
     summary = run.summary
     facts = stored_facts(run, Window(summary["window_start_s"], summary["window_end_s"]))
     tables = read_tables(run)

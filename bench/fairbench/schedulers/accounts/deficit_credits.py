@@ -174,8 +174,8 @@ class Credits(Account):
 
         Return False if no client in ``clients`` is below the tenant. Several quanta are granted in
         a single step. Clients that wait at other data-parallel ranks also count as waiting. If a
-        client that waits at another rank has positive credit, the clients of this rank get loans,
-        which are credits that only this rank knows.
+        client with positive credit waits at another rank, clients at this rank get loans (credits
+        that other ranks do not see).
         """
         waiting = self.siblings(tenant, clients)
         if not waiting:

@@ -52,7 +52,7 @@ SHARE = f"{MEMORY}.share"
 def check_shares(policy: str | None) -> None:
     """Raise UsageError unless the eviction policy defines the shares for ``memory.share``.
 
-    The policy None is the engine's own order of eviction.
+    The policy None stands for the engine's own eviction order.
     """
     from fairbench.schedulers.eviction.policies import ClientEviction
 

@@ -93,7 +93,7 @@ class Estimator:
       of the client's finished requests, but at most ``max_new_tokens``. Without finished requests
       of the client, the mean of all clients' outputs is expected, or 1 token.
 
-    The parameter ``ahead`` selects the requests that are assumed to be served before the new one.
+    The parameter ``ahead`` selects the requests that are assumed to be served before a new request.
     Requests that wait before the workers are divided equally among the workers.
 
     - ``ahead="all"`` selects all waiting requests, as under FCFS.

@@ -204,7 +204,7 @@ class ClientLimits:
         return True
 
     def end_admitted(self, request: Request, output_tokens: int) -> None:
-        """Stop counting an admitted request, which has ended or was withdrawn."""
+        """Stop counting an admitted request that has ended or was withdrawn."""
         owner = self._owner(request)
         self._programs.end_call(request)
         self._under_way[owner].end_running(request, output_tokens)

@@ -111,7 +111,7 @@ class ShareParams(PriceParams):
     """The parameters of a ``SharePolicy``: prices (``PriceParams``), tenants and weights.
 
     With ``tenants=tree``, service is divided among siblings at each level of the tree of tenants.
-    ``weights`` of clients override the experiment's weights.
+    The clients' ``weights`` override the weights in the experiment.
     """
 
     tenants: Tenants | None = None

@@ -212,9 +212,9 @@ class QueueHost(Generic[T]):
 class GatewayQueue(HoldsRequests):
     """A queue that sends requests in a scheduler's order when the detector and the router allow.
 
-    The queue calls a ``LocalScheduler`` as an engine does. The queue knows the workers' caches only
-    if a ``view`` is given. Inputs are charged in full when a request is sent. Outputs are charged
-    when a request ends, or in advance with ``ahead``. The queue ignores priorities, because a
+    The queue calls a ``LocalScheduler`` like an engine. The queue knows the workers' caches only if
+    a ``view`` is given. Inputs are charged in full when a request is sent. Outputs are charged when
+    a request ends, or in advance with ``ahead``. The queue ignores priorities, because a
     ``Gateway`` has a queue for each priority.
     """
 

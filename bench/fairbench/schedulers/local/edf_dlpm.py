@@ -13,13 +13,14 @@ from fairbench.schedulers.local.edf import AGED, LATE
 class EDFThenDLPM(UrgentDLPM):
     """Earliest deadline first for requests that can be in time, and DLPM for other requests.
 
-    All requests are charged in full. A client that got much service because of its deadlines waits
-    for other clients once it is late. Among requests with equal deadlines, requests of clients with
-    positive credit go first, and then requests with longer cached prefixes. A late request, or a
-    request without a deadline, goes first after ``aging_s`` seconds if its client has positive
-    credit. Without aging, many requests with deadlines would starve requests without deadlines. If
-    aging did not require credit, a client could go first by sending many late requests. No theorem
-    bounds the clients' shares: a client that claims tighter deadlines gets more service.
+    Requests with deadlines are also charged in full. A client that got much service because of its
+    deadlines waits for other clients once its requests are late. Among requests with equal
+    deadlines, requests of clients with positive credit go first, and then requests with longer
+    cached prefixes. A late request, or a request without a deadline, goes first after ``aging_s``
+    seconds if its client has positive credit. Without aging, many requests with deadlines would
+    starve requests without deadlines. If aging did not require credit, a client could go first by
+    sending many late requests. No theorem bounds the clients' shares: a client that claims tighter
+    deadlines gets more service.
     """
 
     name = "edf-dlpm"

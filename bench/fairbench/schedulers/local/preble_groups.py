@@ -92,7 +92,7 @@ class PrebleGroups(LocalScheduler):
         self._new.clear()
 
     def group_of(self, matched_tokens: int, request: Request) -> int:
-        """Return the number (from 0) of a request's group, given its number of cached tokens."""
+        """Return the priority group (from 0) of a request with ``matched_tokens`` cached tokens."""
         group = matched_tokens * self.params.groups // request.input_tokens
         return min(group, self.params.groups - 1)
 

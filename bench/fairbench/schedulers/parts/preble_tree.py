@@ -81,7 +81,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         self._dispatches = 0
 
     def add(self, found: WalkEnd[PrebleNode], prompt: Prompt, worker: int) -> PrebleNode:
-        """Mark the prompt as cached, and count one hit at each of its nodes until ``forget``."""
+        """Mark the prompt as cached at a worker, and count a hit at each node of the prompt."""
         self._dispatches += 1
         end = super().add(found, prompt, worker)
         if end is not self.root:
@@ -89,7 +89,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         return end
 
     def forget(self, end: PrebleNode, worker: int) -> None:
-        """Subtract a request that left the window from the hits of ``end`` and its ancestors."""
+        """Remove a request that left the window from the hits of ``end`` and its ancestors."""
         for node in self.upward(end):
             node.hits[worker] -= 1
             if not node.hits[worker]:

@@ -92,7 +92,7 @@ class GpuWindow:
         return found
 
     def assign(self, now_s: float, prefill_us: int, end: PrebleNode) -> None:
-        """Assign a request to this GPU, with the prefill time of its uncached tokens."""
+        """Assign a request to this GPU; ``prefill_us`` is the prefill time of uncached tokens."""
         self._assigned.append((now_s, prefill_us, end))
         self.prefill_us += prefill_us
 
@@ -120,7 +120,7 @@ FEW = 16
 
 
 class Loads:
-    """The load L of each worker, and the set of workers with each load."""
+    """The load of each worker, and the set of workers that have each load."""
 
     def __init__(self) -> None:
         self._of: dict[int, int] = {}
@@ -159,7 +159,7 @@ class Loads:
         return most
 
     def ascending(self, among: int) -> Iterator[tuple[int, int]]:
-        """Yield the different loads of the workers ``among``, ascending, each with its workers."""
+        """Yield (load, workers with this load) for the workers in ``among``, lowest load first."""
         if among.bit_count() <= FEW:
             found: dict[int, int] = {}
             for worker in members(among):

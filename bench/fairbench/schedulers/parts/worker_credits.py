@@ -432,8 +432,8 @@ def dispatch_charging(
     """Return the charging method that a router's parameters select.
 
     Args:
-        extend_weight: Price of a prompt token.
-        output_weight: Price of an output token.
+        extend_weight: Charge for each prompt token.
+        output_weight: Charge for each output token.
         charge: With ``input``, the full prompt is charged ([DLPM] Alg. 2 line 16); with
             ``uncached``, only the part that the chosen worker has not cached. With ``split`` or
             ``owner``, clients that share a prefix at the worker pay for the uncached part

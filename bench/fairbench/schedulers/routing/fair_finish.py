@@ -91,7 +91,7 @@ class FairFinish(PrefixRouter):
         return worker
 
     def _costs(self, request: Request, levels: Sequence[Holders]) -> list[Costs]:
-        """Return the request's work at each worker; at least one prompt token must be computed."""
+        """Return the request's work at each worker, which includes at least one prompt token."""
         output = self._lengths.expected(request.client) * (self.params.length_factor or 1.0)
 
         def cost(held_tokens: int, workers: int) -> Costs:

@@ -54,7 +54,8 @@ class Program(Job):
 
     To define a kind, write a subclass and add the subclass to ``KINDS``. The subclass needs
     ``kind``, ``build``, ``run``, and a frozen dataclass ``Params`` with the keys of ``[params]``,
-    without defaults. ``build`` draws all random values, as ``demand`` counts tokens before a run.
+    without defaults. ``build`` must draw all random values, because tokens are counted before the
+    run.
     """
 
     kind: ClassVar[str]
@@ -69,7 +70,7 @@ class Program(Job):
 
         Args:
             params: Parameters of the program kind.
-            rng: The random stream of the program.
+            rng: The random generator of the program.
             program_id: The number of the program in the run.
             client: The name of the client that runs the program.
             item: Item of a real data set, or None if lengths are random.
@@ -83,7 +84,7 @@ class Program(Job):
 
         Args:
             params: Parameters of the program kind.
-            rng: The random stream of the program.
+            rng: The random generator of the program.
             number: Number of the program, counted across all clients of the run.
         """
         return number

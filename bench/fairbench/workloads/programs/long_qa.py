@@ -70,7 +70,7 @@ class LongQA(base.Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; ``item`` gives the lengths of document, questions and answers."""
+        """Build a program; ``item`` gives the lengths of the document, questions and answers."""
         if item is None:
             document = base.sample_input(rng, params.document_tokens, params.document_sigma)
             lengths = base.sample_exchanges(rng, params, "question", "answer", params.questions)

@@ -21,7 +21,7 @@ GOLDEN = 0.6180339887498949  # Multiples of this ratio, modulo 1, are spread eve
 
 
 class _Tools(NamedTuple):
-    """Each tool's cumulative share of programs and description length, most popular tool first."""
+    """Tools, most popular first: cumulative shares of programs, and lengths of descriptions."""
 
     shares: tuple[float, ...]
     lengths: tuple[int, ...]

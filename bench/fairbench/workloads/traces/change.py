@@ -131,7 +131,7 @@ def spread_out(table: TraceTable) -> TraceTable:
     """Give each request a different arrival time, in the recorded order.
 
     Requests with equal times are spread evenly until the next recorded time. Requests at the last
-    time are spread over the time between the last two recorded times.
+    recorded time are spread over the length of the gap before this time.
     """
     moments, first, count = np.unique(table.arrival_s, return_index=True, return_counts=True)
     if len(moments) < 2:

@@ -78,7 +78,7 @@ def blocks_of(text: str) -> list[int]:
 def blocks_of_one_size(
     counts: Ints, ids: Ints, tokens: Ints, estimated: Ints
 ) -> tuple[Ints, Ints, int]:
-    """Choose a block size and numbers of blocks that match the known tokens of prompts.
+    """Choose a block size and numbers of blocks that match the known token counts of prompts.
 
     The number of tokens in a block is ``BLOCK_TOKENS`` times the median of ``tokens / estimated``.
 
@@ -279,7 +279,7 @@ def table_of(
         column: Arrays by column name, each of shape (n_requests,), n_requests > 0. ``at``
             (arrival), ``end`` (duration of the answer) and ``think`` are in ns, negative if
             unknown; ``COUNTS`` names the other arrays.
-        parts: The blocks of which the prompts consist.
+        parts: The blocks that make up the prompts.
         synthetic: Descriptions of the parts of the trace that were not recorded.
     """
     at_ns, took_ns = column.pop("at"), column.pop("end")

@@ -171,7 +171,7 @@ class PacedArrivals(ArrivalSource):
 
 
 class PlannedKind(TrafficKind):
-    """A kind of traffic whose rate has phases; ``kind`` is its name in messages."""
+    """A kind of traffic whose rate has phases; messages name the traffic by ``kind``."""
 
     kind: ClassVar[str]
     repeat: ClassVar[bool] = False

@@ -34,7 +34,7 @@ COLUMN = "TIMESTAMP"
 
 @dataclass(frozen=True, slots=True)
 class AzureArrivals(GammaArrivals):
-    """A trace's gaps, scaled to mean 1 and repeated from a position that the seed selects."""
+    """A trace's arrival gaps, scaled to mean 1 and repeated from a position that the seed sets."""
 
     path: str = ""
 

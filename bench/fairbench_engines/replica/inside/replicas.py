@@ -43,7 +43,7 @@ class EngineReplicas(ABC):
 
     @abstractmethod
     def worker(self, index: int, tells_evicted: bool) -> Any:
-        """Return the engine's part of a replica, which reports evictions if ``tells_evicted``."""
+        """Return a replica's engine, which reports evictions if ``tells_evicted`` is True."""
 
     def replica(self, index: int, tells_evicted: bool) -> ClockedReplica:
         """Return the only replica of this process."""

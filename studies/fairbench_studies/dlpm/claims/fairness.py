@@ -53,7 +53,7 @@ WAITS: Mapping[str, tuple[Pair, ...]] = {
 
 
 def judge_jain(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge each inequality in VTC >= D2LPM > Preble > RR+LPM, by Jain's index.
+    """Judge whether Jain's index has the paper's order VTC >= D2LPM > Preble > RR+LPM.
 
     In the paper, Jain's index covers the time in which all clients are active.
     """

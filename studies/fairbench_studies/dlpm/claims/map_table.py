@@ -47,10 +47,10 @@ def map_markdown(readings: Sequence[Reading], titles: dict[int, str], basis: str
 
 
 def _axis(readings: Sequence[Reading]) -> str:
-    """Return as text, for each value of a setting, in how many configurations a claim holds.
+    """Return the number of configurations in which a claim holds, for each value of a setting.
 
-    The text ``1/2: 4/4`` means that, at half the setting's default value, the claim holds in all 4
-    contended configurations.
+    In the text ``1/2: 4/4``, the claim holds in all 4 contended configurations at half the default
+    value.
     """
     listed = []
     for label, of in _grouped(readings, lambda one: one.step.label):
@@ -69,7 +69,7 @@ def _grouped(readings: Iterable[Reading], key: Any) -> list[tuple[Any, list[Read
 
 
 def map_rows(readings: Iterable[Reading]) -> list[dict[str, Any]]:
-    """Return a row for each claim, measure, configuration and value of a setting."""
+    """Return a row for each combination of claim, measure, configuration and setting value."""
     return [
         {
             "claim": one.claim,

@@ -68,9 +68,9 @@ def place_of(cell: SchedulerResults) -> Place:
 
 
 def in_one_pool(cells: Sequence[SchedulerResults]) -> list[SchedulerResults]:
-    """Return the results of configurations that were run with one size of the KV pool.
+    """Return the results of each configuration that was run with only one KV pool size.
 
-    Configurations with several sizes of the KV pool, which the paper does not have, are left out.
+    Configurations with several KV pool sizes are left out, because the paper has none.
     """
     counts = Counter((place_of(cell), cell.combined["scheduler"]) for cell in cells)
     several = {place for (place, _), count in counts.items() if count > 1}

@@ -44,7 +44,7 @@ def judge_bound(
         measured: A function that returns the service difference that the theorem bounds.
         scheduler: The scheduler whose runs are checked.
         times: A function that returns the factor by which a run's stored bound is multiplied.
-        texts: The statement to judge, and the text before the measured number of tokens.
+        texts: The judged statement, and the words that the report puts before the measured tokens.
     """
     runs = [
         one.run for cell in cells for one in cell.runs if _bounded_by(one.run, theorem, scheduler)

@@ -1,4 +1,4 @@
-"""Preble's priority groups as in its published code ([Preble code]): one group per pass."""
+"""Preble's priority groups as in [Preble code]: a scheduling pass tries requests of one group."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ MARKERS = "osD^vP*X"  # one plot marker for each engine
 
 
 def draw(points: Sequence[Point], paths: Sequence[Path]) -> None:
-    """Draw the picture to each path, in the format of the path's suffix.
+    """Save the picture of simulation errors to each of ``paths``; the suffix sets the format.
 
     The upper panels show simulated and measured values; the lower panels show simulation errors.
     Equal points give byte-identical SVG files. Requires matplotlib.

@@ -79,10 +79,7 @@ def write_comparison(
 def as_json_object(
     runs: list[ServingComparison], tenants: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Return all comparisons of simulated with measured runs as a dict for JSON.
-
-    Runs of several tenants form a separate list.
-    """
+    """Return all comparisons as JSON types. Runs with several tenants are in a separate list."""
     whole: dict[str, Any] = {"runs": [run.as_dict() for run in runs]}
     return {**whole, "tenants": list(tenants)} if tenants else whole
 

@@ -67,7 +67,7 @@ class _Server:
         return play.result()
 
     def enter(self, sequence: Sequence) -> None:
-        """Accept a request, which waits in the gateway first if there is a gateway."""
+        """Pass a request to the gateway or, if there is no gateway, directly to the worker."""
         if self._ingress is None:
             self._worker.submit(sequence)
             return

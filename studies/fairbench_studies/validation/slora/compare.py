@@ -83,7 +83,7 @@ class RunComparison:
         yield "refused", self.refused
 
     def other_columns(self) -> Iterator[tuple[str, Pair]]:
-        """Yield the metrics that do not rank runs, such as the lowest TTFT of all requests."""
+        """Yield metrics that are not used to rank runs, such as the lowest TTFT of all requests."""
         yield "least TTFT", self.least_ttft_s
         for number, window in enumerate(self.windows[1:], start=1):
             for client, pair in window.rates.items():

@@ -25,7 +25,8 @@ def p50_target(pair: Pair) -> str:
 def p50_within(pair: Pair) -> bool:
     """Return whether a simulated median TTFT meets its target.
 
-    The largest accepted error is in percent if the TTFT is long, and in seconds if it is short.
+    The target is in percent for a measured TTFT above ``LONG_TTFT_S``, and in seconds for a shorter
+    TTFT.
     """
     if pair.measured > LONG_TTFT_S:
         return pair.within(P50_TARGET_PCT)
@@ -35,7 +36,7 @@ def p50_within(pair: Pair) -> bool:
 def p99_within(pair: Pair) -> bool:
     """Return whether a simulated P99 of TTFT meets its target.
 
-    Any simulated value is accepted if the measured P99 TTFT is at most ``LONG_TTFT_S``.
+    Any simulated P99 TTFT is accepted if the measured P99 TTFT is at most ``LONG_TTFT_S``.
     """
     return not pair.measured > LONG_TTFT_S or pair.within(P99_TARGET_PCT)
 
