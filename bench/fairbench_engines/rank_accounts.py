@@ -6,11 +6,13 @@ no rank waits for another rank.
 With R ranks, the service of two clients that wait at all ranks differs by at most 2(R U + Q + S),
 where U bounds the cost of a client's running requests at a rank, Q is the quantum (0 for VTC), and
 S is the largest sum of a client's charges that other ranks have not yet sent to a rank. [DLPM]
-Theorem 5.1 has the bound 2 R (U + Q) for separate credits. Two rules replace R Q by Q + S:
+Theorem 5.1 has the bound 2 R (U + Q) for separate credits. Two rules replace the term 2 R Q of
+Theorem 5.1 by 2 (Q + S):
 
-- A rank serves a waiting client with the lowest counter or with positive credit, according to the
-  charges that the rank has received. The charges that the rank has not yet received from other
-  ranks are at most S, and the client's running requests add at most U at each rank.
+- Each rank serves the waiting client with the lowest counter, or a waiting client with positive
+  credit, according to the charges that the rank has received. The charges that the rank has not yet
+  received from other ranks are at most S, and the client's running requests add at most U at each
+  rank.
 - At a refill, all waiting clients get the same number of quanta. Rounds of quanta that several
   ranks grant at the same time count as one round.
 

@@ -1,4 +1,4 @@
-"""Peers (other routers in front of the same workers), and the exchange of clients' totals.
+"""Peers (other routers in front of the same workers), and the exchange of clients' charges.
 
 Simulations also use the classes for totals in ``schedulers/peers.py``. A message contains only
 totals that have changed since the version that the peer last confirmed. If a message is lost, the
@@ -99,7 +99,7 @@ def places_of(totals: Totals) -> set[int]:
 
 
 class PeerState(msgspec.Struct, forbid_unknown_fields=True):
-    """The answer of the router ``origin`` to a message: the versions of the totals that it has."""
+    """A peer's answer to a message, with the versions of totals that the peer (``origin``) has."""
 
     origin: str
     known: Versions

@@ -108,7 +108,7 @@ def diagnose(
     ``data`` is a data frame, an Arrow table, a list of dicts, or the name of a file. ``map`` names
     the columns of fields that have uncommon names, such as ``{"client": "team"}``. ``time_unit`` is
     the unit of times in columns whose names state no unit. All other arguments are flags of
-    ``fairbench diagnose``. Schedulers and latency targets are given as lists.
+    ``fairbench diagnose``. Pass several schedulers or latency targets as a list.
 
     Raises UsageError for a wrong argument and DataError for wrong data; the message is one line.
     """

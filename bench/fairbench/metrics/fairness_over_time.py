@@ -66,9 +66,10 @@ class Timeline(NamedTuple):
     ``service`` has a column per cell, and the arrays in this list have a column per cell bound:
 
     - ``short`` is the client's shortfall: weighted tokens due before each bound but not received.
-    - ``waited_s`` is the total waiting time, in seconds, of the client's calls before each bound.
-    - ``lasted_s`` is the total duration, in seconds, of the client's calls before each bound.
-    - ``refused`` is the number of refused calls before each bound.
+    - ``waited_s`` is the total time, in seconds, that the client's calls have waited up to each
+      cell bound.
+    - ``lasted_s`` is the total duration, in seconds, of the client's calls up to each cell bound.
+    - ``refused`` is the number of the client's calls that were refused up to each cell bound.
 
     ``request_cost`` is the mean size of each client's requests in weighted tokens.
     """

@@ -165,7 +165,7 @@ def recorded_stalls(requests: Requests, gaps: TokenGaps, facts: Facts) -> Stalls
 def _held_up_s(
     prompts: Prompts, owner: Ints, begin_s: Floats, end_s: Floats, clients: int
 ) -> Floats:
-    """Return the stall time in each gap, in seconds (see ``recorded_stalls``).
+    """Return the stall time in each gap between tokens, in seconds (see ``recorded_stalls``).
 
     A client's usual gap is its (or else all clients') median gap without computed prompts.
     """

@@ -200,7 +200,7 @@ def score_page(scored: Scored, summary: dict[str, Any], names: Sequence[str]) ->
     Args:
         scored: The records.
         summary: All metrics of the records, by key.
-        names: The names of the files, for the title.
+        names: File names, which appear in the page's title.
     """
     traffic = traffic_of(scored.clients, scored.requests, scored.horizon_s)
     traffic = traffic._replace(clock=scored.clock)

@@ -160,7 +160,7 @@ class Filling:
 
     Args:
         fleet: The live workers and their requests in flight.
-        below: Number of requests in flight from which a worker no longer counts as idle.
+        below: A worker with fewer than this number of requests in flight counts as idle.
     """
 
     def __init__(self, fleet: Fleet, below: int) -> None:
