@@ -90,7 +90,7 @@ class RankAccount(ABC):
 
     @contextmanager
     def arriving(self, client: str) -> Iterator[None]:
-        """Record by how much the client's counter rises while an arriving request is handled."""
+        """Record the rise of the client's counter while an arriving request is handled."""
         yield
 
 

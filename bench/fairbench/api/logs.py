@@ -80,9 +80,9 @@ class LogTools(Protocol):
 
 
 def log_tools() -> LogTools:
-    """Return the object that an installed package registered.
+    """Return the tools for logs, which an installed package registered.
 
-    Raises UsageError if the package has another version.
+    Raises UsageError if the package does not fit this version of fairbench.
     """
     tools: LogTools = through(LOG_GROUP, "tools")
     return tools

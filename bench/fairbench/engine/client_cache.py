@@ -43,7 +43,8 @@ class ResidencyLog(Protocol):
     def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
         """Record that the number of a client's tokens in memory changed by ``change``.
 
-        ``holders`` clients share the tokens. If tokens were evicted, client ``by`` caused this.
+        ``holders`` is the number of clients that share the tokens. If tokens were evicted, client
+        ``by`` caused this.
         """
 
 

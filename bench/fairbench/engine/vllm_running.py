@@ -338,7 +338,7 @@ class RunningList:
 
     @property
     def prefilling(self) -> list[Sequence]:
-        """The sequences with incomplete prompts, in running order."""
+        """The sequences with incomplete prompts, in the order of vLLM's running list."""
         count = len(self.sequences) - len(self.batch) - len(self.ending)
         found: list[Sequence] = []
         for sequence in reversed(self.sequences):

@@ -199,7 +199,7 @@ def score_page(scored: Scored, summary: dict[str, Any], names: Sequence[str]) ->
 
     Args:
         scored: The records.
-        summary: All metrics of the records, by key.
+        summary: The metrics of all request records, by key.
         names: File names, which appear in the page's title.
     """
     traffic = traffic_of(scored.clients, scored.requests, scored.horizon_s)

@@ -109,7 +109,7 @@ class Fleet:
 
         ``candidates`` are the workers to choose from, as bits. The time of ``least_loaded`` depends
         on the number of different loads, not on the number of workers. Precondition: at least one
-        candidate is live.
+        of the candidate workers is live.
         """
         for number in sorted(self._with):
             if tied := self._with[number] & candidates:

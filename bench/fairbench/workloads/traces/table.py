@@ -181,7 +181,7 @@ class TraceTable:
         return float(self.arrival_s[-1])
 
     def selected(self, rows: Ints) -> TraceTable:
-        """Return the requests in ``rows``, in this order; clients without requests are dropped."""
+        """Return the requests in the order of ``rows``; clients without requests are dropped."""
         codes, client = np.unique(self.client[rows], return_inverse=True)
         counts = np.diff(self.first_block)[rows]
         starts = np.repeat(self.first_block[rows] - _sums_before(counts), counts)
