@@ -92,8 +92,8 @@ def through(group: str, name: str, what: str = "") -> Any:
 
     Precondition: an installed package has registered ``name``.
 
-    Raises UsageError if the package is missing or has another version. The error message begins
-    with ``what``, or by default with ``name``.
+    Raises UsageError if the package is missing or does not fit this version of fairbench. The error
+    message begins with ``what``, or by default with ``name``.
     """
     return loaded(registered(group)[name].value, what or name)
 
@@ -101,8 +101,8 @@ def through(group: str, name: str, what: str = "") -> Any:
 def loaded(target: str, what: str) -> Any:
     """Return the object ``target`` (``MODULE:NAME``) of an installed package.
 
-    Raises UsageError, whose message begins with ``what``, if the package is missing or has another
-    version.
+    Raises UsageError, whose message begins with ``what``, if the package is missing or does not fit
+    this version of fairbench.
     """
     find_in_clone(target)
     try:

@@ -120,8 +120,9 @@ def _from_metrics(page: str) -> ServerFacts:
 class PhaseWaits:
     """The times to first token of one client in one phase of the trial, in seconds.
 
-    A request that has no token when the phase ends counts with its wait until the end. The checks
-    compare means, because medians depend on the order in which requests of a client are served.
+    If a request gets no token in the phase, ``ttft_s`` has its wait until the end of the phase. The
+    checks compare means, because medians depend on the order in which requests of a client are
+    served.
     """
 
     ttft_s: tuple[float, ...]
@@ -172,7 +173,7 @@ class FloodTrial:
 
 
 class _Client:
-    """A test client of the trial, with the records of its requests."""
+    """A test client that sends requests to the server, with a record of each request."""
 
     def __init__(self, name: str, target: DriverTarget, clock: RunClock) -> None:
         self.records: list[RequestRecord] = []

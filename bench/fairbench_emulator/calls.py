@@ -265,7 +265,7 @@ class Generation:
         return said[: max(0, self.ending.visible - before)]
 
     def steps(self) -> Iterator[tuple[int, int, bool]]:
-        """Yield each event of a stream that is now due, as (start, end, last).
+        """Yield the token range of each streamed event that is now due, as (start, end, last).
 
         An event covers the output tokens from ``start`` to ``end``. ``last`` is True for the final
         event.

@@ -1,6 +1,6 @@
 """The common base of the classes that host a local scheduler in SGLang and in vLLM.
 
-The local scheduler has the same class as in the simulator. The engine still manages the queue, the
+The local scheduler has the same class as in the simulator. The engine itself manages the queue, the
 KV cache and the memory. The host class reports and counts requests' events, such as admissions.
 """
 

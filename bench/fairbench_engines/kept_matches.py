@@ -51,7 +51,7 @@ class Spot:
         self.latest: Waiter | None = None
 
     def last(self, refresh: int) -> Waiter:
-        """Return the last request in queue order; ``refresh`` is the number of the queue's sort."""
+        """Return the request that is last in the queue as sorted by sort number ``refresh``."""
         if self.latest is None:
             self.latest = max(self.waiters, key=lambda waiter: waiter.touched_at(refresh))
         return self.latest

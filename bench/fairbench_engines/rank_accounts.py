@@ -6,11 +6,13 @@ Each data-parallel rank has its own queue and scheduler. Ranks exchange totals o
 With R ranks, the service of two clients that wait at all ranks differs by at most 2(R U + Q + S),
 where U bounds the cost of a client's running requests at a rank, Q is the quantum (0 for VTC), and
 S is the largest sum of a client's charges that other ranks have not yet sent to a rank. [DLPM]
-Theorem 5.1 has the bound 2 R (U + Q) for separate credits. Two rules replace R Q by Q + S:
+Theorem 5.1 has the bound 2 R (U + Q) for separate credits. Two rules replace the term 2 R Q of
+Theorem 5.1 by 2 (Q + S):
 
-- A rank serves a waiting client with the lowest counter or with positive credit, according to the
-  charges that the rank has received. S bounds the charges that the rank has not yet received from
-  other ranks, and U bounds the cost of the client's running requests at each rank.
+- Each rank serves the waiting client with the lowest counter, or a waiting client with positive
+  credit, according to the charges that the rank has received. The charges that the rank has not yet
+  received from other ranks are at most S, and the client's running requests add at most U at each
+  rank.
 - At a refill, all waiting clients get the same number of quanta. Rounds of quanta that several
   ranks grant at the same time count as one round.
 
@@ -88,7 +90,7 @@ class RankAccount(ABC):
 
     @contextmanager
     def arriving(self, client: str) -> Iterator[None]:
-        """Record by how much the client's counter rises while an arriving request is handled."""
+        """Record the rise of the client's counter while an arriving request is handled."""
         yield
 
 

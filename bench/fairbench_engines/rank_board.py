@@ -56,7 +56,7 @@ class RankBoard:
         self._states: Mapping[str, int] = {}
 
     def _slot(self, client: str) -> int | None:
-        """Return the client's slot, created at its first use, or None if the board is full."""
+        """Return the client's slot, or assign a free slot; return None if the board is full."""
         if (slot := self._slots.get(client)) is not None:
             return slot
         slot, name = len(self._slots), client.encode(errors="surrogatepass")

@@ -146,7 +146,7 @@ def _pair_over_changes(
 ) -> dict[str, tuple[str, ...]]:
     """Give equal keys to experiments that differ only in changed defaults or ``allowed`` keys.
 
-    The result maps the common key of two experiments to their differences.
+    The result maps the key that two experiments now share to the differences between the two.
     """
     causes: dict[str, tuple[str, ...]] = {}
     lonely = {key: point for key, point in after.items() if key not in before}

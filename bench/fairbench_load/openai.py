@@ -598,8 +598,9 @@ def beside_messages(body: Mapping[str, Any]) -> str:
 def turns_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the turns in a request body of any API.
 
-    A turn is a message; the Responses API calls a turn an item. A plain text, or a list of blocks
-    as in the field "system", is the content of one message.
+    A turn is a message; the Responses API calls a turn an item. A body field that contains plain
+    text counts as one message. The field "system" also counts as one message, even if it contains a
+    list of blocks.
     """
     found: list[Mapping[str, Any]] = []
     for name, role in _TURNS.items():
@@ -674,7 +675,8 @@ class EventSplitter:
     def feed(self, chunk: bytes) -> list[tuple[bytes, bool]]:
         """Add received bytes; return completed events and pieces of oversized events.
 
-        The flag is True for an event, and False for a comment or a piece of an oversized event.
+        The bool in each pair is True for an event, and False for a comment or a piece of an
+        oversized event.
         """
         is_event = chunk.endswith(b"\n\n") and chunk.find(b"\n\n") == len(chunk) - 2
         if is_event and not self._begun and not self._oversized and b"\r" not in chunk:

@@ -61,7 +61,7 @@ class PluginConfig:
     - ``eviction`` is the eviction policy of the server's cache; None means the server's own policy.
     - ``clients`` are the clients that the eviction policy distinguishes.
     - ``classes`` is the order in which the engine serves priority classes; each priority class has
-      its own scheduler. None means that all requests have the same scheduler.
+      its own scheduler. If ``classes`` is None, one scheduler orders all requests.
     """
 
     local: str

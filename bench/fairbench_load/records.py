@@ -299,7 +299,7 @@ class ClockComparison(msgspec.Struct, frozen=True):
         return max(self.before.uncertainty_s, after.uncertainty_s)
 
     def ahead_s(self, since_s: float) -> float:
-        """Return the drift (s) of the driver's clock ``since_s`` seconds after ``before``."""
+        """Return the clock's drift (s) in ``since_s`` seconds after the measurement ``before``."""
         if self.after is None or self.after.at_s <= self.before.at_s:
             return 0.0
         return self.drift_s * since_s / (self.after.at_s - self.before.at_s)

@@ -148,7 +148,7 @@ class PluginReport:
 
 
 def fetch_report(url: str) -> list[PluginReport]:
-    """Fetch the reports of all scheduler processes of the server at ``url``.
+    """Fetch the plugin report of each scheduler process of the server at ``url``.
 
     Returns an empty list if the server runs no scheduler of fairbench. Raises RunFailed if the
     server does not answer, or if the answer has an unknown form.

@@ -27,7 +27,7 @@ NAME = "data"  # the name that messages and results use for a table in memory
 def as_file(data: Data) -> Iterator[str]:
     """Yield the name of a file that holds the rows of ``data``.
 
-    If ``data`` is the name of a file, this name is yielded. Rows in memory are written to a
+    If ``data`` is a file name, the function yields ``data`` itself. Rows in memory are written to a
     temporary file, which error messages call ``data``. Raises UsageError for a source of an
     unsupported type, and for a table without rows.
     """

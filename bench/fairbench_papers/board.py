@@ -273,9 +273,9 @@ class Stored(NamedTuple):
 def read_stored(paths: Sequence[Path]) -> Stored:
     """Read the runs of sweep directories or CSV files for a comparison of all runs.
 
-    Raises DataError for an unreadable path, for a path that is neither a sweep nor a CSV file, for
-    two directories with different runs of one experiment and seed, and for two files with the same
-    configuration and seed.
+    Raises DataError if a path cannot be read, or is neither a sweep nor a CSV file. Raises
+    DataError if directories have different runs of one experiment and seed, or if several files
+    have the same configuration and seed.
     """
     files = [path for path in paths if path.suffix == ".csv"]
     if files and len(files) < len(paths):

@@ -331,7 +331,7 @@ class RayLauncher:
 
 
 def _fit_places(calls: ReplicaCalls, placed: ReplicasPlaced, wanted: Wanted) -> list[RemotePlace]:
-    """Return the node of each replica. Raises UsageError if nodes have different software."""
+    """Return the Ray node of each replica. Raises UsageError if nodes have different software."""
     modules = tuple(engine_modules(wanted))
     asked = [
         calls.call(number, "find", wanted.python, wanted.chosen, modules)

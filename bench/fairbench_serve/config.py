@@ -80,7 +80,7 @@ class Promises:
 
 
 def promises(given: Mapping[str, str] | None) -> Promises:
-    """Parse ``--goodput`` flags: ``ttft`` is for all requests, ``NAME.ttft`` is for an objective.
+    """Parse ``--goodput`` flags: ``ttft`` (for all requests) or ``NAME.ttft`` (for an objective).
 
     Raises UsageError for an unknown latency or an invalid time. Multiples of the latency on an idle
     worker are invalid, because the router does not know this latency.
@@ -121,8 +121,8 @@ class RouterConfig:
     - ``health_timeout_s``: seconds within which a worker must answer a health check.
     - ``stall_s``: seconds without progress after which a worker that has requests counts as down.
     - ``local``: the local scheduler that the workers should run; None means any scheduler.
-    - ``gateway``, ``saturation``: policy and saturation detector of a queue before the router.
-      Without ``gateway``, no queue is in front of the router. By default, the detector
+    - ``gateway``, ``saturation``: policy and saturation detector of the queue in front of the
+      router. Without ``gateway``, no queue is in front of the router. By default, the detector
       ``concurrency`` limits the requests of a worker to the number that the worker reports.
     - ``limits_clients``: whether each client's running requests are limited by default.
     - ``promises``: the latency targets of requests.

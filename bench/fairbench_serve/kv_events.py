@@ -436,7 +436,7 @@ class Subscriber:
         self._index.clear()
 
     def _count_unreadable(self) -> None:
-        """Count an unreadable message; after ``MAX_UNREADABLE`` in a row, raise Unreadable."""
+        """Count an unreadable message; raise Unreadable after ``MAX_UNREADABLE`` in a row."""
         self.unreadable += 1
         self._unreadable += 1
         if self._unreadable >= MAX_UNREADABLE:

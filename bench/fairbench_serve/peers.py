@@ -1,4 +1,4 @@
-"""Peers (other routers in front of the same workers), and the exchange of clients' totals.
+"""Peers (other routers in front of the same workers), and the exchange of clients' charges.
 
 The classes that compute totals are in ``schedulers/peers.py``, because simulations use them, too. A
 message contains only totals that have changed since the version that the peer last confirmed. If a
@@ -100,7 +100,7 @@ def places_of(totals: Totals) -> set[int]:
 
 
 class PeerState(msgspec.Struct, forbid_unknown_fields=True):
-    """The answer of the router ``origin`` to a message: the versions of the totals that it has."""
+    """A peer's answer to a message, with the versions of totals that the peer (``origin``) has."""
 
     origin: str
     known: Versions

@@ -246,7 +246,7 @@ def named_workers(
     keys: WorkerKeys,
     all_named: bool,
 ) -> Routed:
-    """Return the routing of requests to workers that are already running.
+    """Return the checked policy, settings and workers of a router whose workers already run.
 
     ``keys`` holds the API keys of workers. ``settings`` may contain parameters of the router and of
     the components in ``parts``. Raises UsageError for an invalid name or address, a repeated

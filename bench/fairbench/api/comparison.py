@@ -142,9 +142,9 @@ def compare(
     """Compare several experiments with the first one, over runs with equal seeds.
 
     Each argument is an experiment: a result, a list of results, a directory of stored runs, or the
-    name of a scheduler or experiment file, which is then run. New runs use the flags of ``fairbench
-    compare`` as keywords, and ``settings`` as in ``run``. New runs are saved in a new directory in
-    ``result_dir``; without ``result_dir``, no files remain.
+    name of a scheduler or experiment file, which is then run. New runs accept the flags of
+    ``fairbench compare`` as keyword arguments, and ``settings`` like the function ``run``. New runs
+    are saved in a new directory in ``result_dir``; without ``result_dir``, no files remain.
 
     If the only argument is a directory, each scheduler in the directory is compared with the
     scheduler ``baseline``. ``resume`` continues the comparison in the given directory, optionally

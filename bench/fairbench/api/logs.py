@@ -80,9 +80,9 @@ class LogTools(Protocol):
 
 
 def log_tools() -> LogTools:
-    """Return the object that an installed package registered.
+    """Return the tools for logs, which an installed package registered.
 
-    Raises UsageError if the package has another version.
+    Raises UsageError if the package does not fit this version of fairbench.
     """
     tools: LogTools = through(LOG_GROUP, "tools")
     return tools
@@ -108,7 +108,7 @@ def diagnose(
     ``data`` is a data frame, an Arrow table, a list of dicts, or the name of a file. ``map`` names
     the columns of fields that have uncommon names, such as ``{"client": "team"}``. ``time_unit`` is
     the unit of times in columns whose names state no unit. All other arguments are flags of
-    ``fairbench diagnose``. Schedulers and latency targets are given as lists.
+    ``fairbench diagnose``. Pass several schedulers or latency targets as a list.
 
     Raises UsageError for a wrong argument and DataError for wrong data; the message is one line.
     """

@@ -250,7 +250,8 @@ def run(
 def load(directory: str | PathLike[str]) -> Result:
     """Return the result of a saved run from its directory.
 
-    Raises DataError if the directory is not a run, has another version, or has a damaged summary.
+    Raises DataError if the directory is not a run, has another schema version, or has a damaged
+    summary.
     """
     stored = read_run(Path(directory))
     check_summary(stored.summary, stored.path / "summary.json")

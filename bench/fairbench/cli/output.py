@@ -75,7 +75,7 @@ def chosen_width() -> int | None:
 
 
 def show(made: Callable[..., str], *args: Any) -> None:
-    """Print the text that the function ``made`` returns for the colours and width of stdout."""
+    """Make a text with ``made`` for the colours and width of stdout, and print the text."""
     colour, width = terminal_look()
     typer.echo(made(*args, colour=colour, width=width), nl=False)
 

@@ -67,8 +67,8 @@ class ExperimentSpec(BaseModel):
     - ``model``: the model of the timing profile; for real servers, a path or a name on a model hub.
     - ``request_rate``: programs/s of each well-behaved client over the whole cluster [the
       workload's rate times ``dp``].
-    - ``duration_s``: seconds during which programs arrive; None means until every well-behaved
-      client has sent ``num_programs``.
+    - ``duration_s``: seconds during which programs arrive; with None, programs arrive until every
+      well-behaved client has sent ``num_programs`` programs.
     - ``window``: the measured period: ``arrivals`` (after the warm-up, while programs arrive) or
       ``whole`` (the whole run) [arrivals].
     - ``settings``: every parameter ``NAME.PARAM`` of the router, the local scheduler and the

@@ -151,7 +151,7 @@ class RunningBatch:
         return private
 
     def shorten_output(self, sequence: Sequence, steps: int) -> None:
-        """Shorten the output of a running sequence, which then ends in ``steps`` steps."""
+        """Shorten the output of a running sequence, so that it ends after ``steps`` more steps."""
         sequence.output = Segment(sequence.output.key, self.produced(sequence) + steps)
         sequence.due = self.steps + steps
         heappush(self.due, (sequence.due, sequence.request.request_id, sequence))

@@ -43,7 +43,8 @@ class ResidencyLog(Protocol):
     def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
         """Record that the number of a client's tokens in memory changed by ``change``.
 
-        ``holders`` clients share the tokens. If tokens were evicted, client ``by`` caused this.
+        ``holders`` is the number of clients that share the tokens. If tokens were evicted, client
+        ``by`` caused this.
         """
 
 
@@ -230,9 +231,9 @@ class ClaimedMemory(Protocol[Kept]):
 class Claims(Generic[N]):
     """A record of which clients have used (claim) each node of a cache.
 
-    ``policy`` decides which claim ends next. ``others`` names the client that stands for all
-    requests of clients unknown to the policy, or is None. The cached tokens of the client
-    ``others`` are evicted first.
+    When memory is needed, ``policy`` chooses the claim on cached tokens that ends next. ``others``
+    names the client that stands for all requests of clients unknown to the policy, or is None. The
+    cached tokens of the client ``others`` are evicted first.
     """
 
     def __init__(
@@ -291,7 +292,7 @@ class Claims(Generic[N]):
     # End of claims
 
     def end_next(self, wanted: Mapping[str, int], by: str | None, short: int = 0) -> int:
-        """End one client's claim on a leaf, or evict a leaf, in the policy's order of eviction.
+        """Free memory at the policy's next leaf: end one client's claim, or evict the leaf.
 
         Args:
             wanted: Tokens that each client's waiting requests need.
@@ -487,8 +488,8 @@ class ClaimedNode(KVNode):
 class ClientCache(KVCache):
     """The KV memory of an SGLang replica, in which clients claim cached tokens.
 
-    ``capacity`` is the size of the KV memory in tokens. ``policy`` and ``others`` are passed to
-    ``Claims``, which describes them.
+    ``capacity`` is the size of the KV memory in tokens. ``Claims`` explains ``policy`` and
+    ``others``.
     """
 
     knows_clients = True

@@ -56,7 +56,7 @@ class MatchCache(Protocol[N]):
     refresh_stamp: int
 
     def refresh(self, waiters: Iterable[AttachedRequest[N]]) -> None:
-        """Match ``waiters`` with the cache; mark prefixes of all attached requests as used."""
+        """Match ``waiters`` with the cache; mark the prefixes of attached requests as just used."""
 
     def detach(self, waiter: AttachedRequest[N]) -> None:
         """Detach a waiting request from its tree node."""

@@ -519,8 +519,8 @@ class Admission:
     def spent(self) -> bool:
         """Whether the admission pass must end, because a token budget is used up.
 
-        If both the memory and a budget are used up, SGLang tries one more request before the pass
-        ends.
+        If both KV memory and a token budget are used up, SGLang tries one more request before the
+        admission pass ends.
         """
         return self._used_up and not self._reserved_all()
 

@@ -175,7 +175,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
     # Part 2 of the engine, admission: a waiting request needs budget, a slot and blocks.
 
     def _admit_waiting(self, step: Step) -> None:
-        """Try to admit the scheduler's candidates.
+        """Ask the scheduler for waiting requests, and admit each request that fits.
 
         Under ``fcfs``, as in vLLM, admission stops at the first request that does not fit.
         Schedulers other than ``fcfs`` may propose a different waiting request instead.

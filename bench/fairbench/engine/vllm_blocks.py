@@ -110,7 +110,7 @@ class RunCopy:
         self.before = self.after = None
 
     def split(self, upper: BlockNode) -> RunCopy:
-        """Return a copy for the node's first part ``upper``; its second part is evicted earlier."""
+        """Return a copy of the node's first part ``upper``, which is evicted after this copy."""
         copy = RunCopy(upper, set(self.users), self.stamp)
         if self.after is not None:
             copy.link(self, self.after)

@@ -338,7 +338,7 @@ class RunningList:
 
     @property
     def prefilling(self) -> list[Sequence]:
-        """The sequences with incomplete prompts, in running order."""
+        """The sequences with incomplete prompts, in the order of vLLM's running list."""
         count = len(self.sequences) - len(self.batch) - len(self.ending)
         found: list[Sequence] = []
         for sequence in reversed(self.sequences):
@@ -351,7 +351,7 @@ class RunningList:
     def blocks_of_next_step(self, prefilling: Sequence | None, tokens: int) -> int:
         """Return the number of blocks that the next step needs.
 
-        The step computes ``tokens`` more tokens of the sequence ``prefilling``, if any.
+        If ``prefilling`` is a sequence, the step computes ``tokens`` more tokens of this sequence.
         """
         steps = self.batch.steps
         # If the step is scheduled a second time, its blocks are already allocated.

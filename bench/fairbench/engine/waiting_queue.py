@@ -420,7 +420,11 @@ class MatchedQueue(ABC, Generic[N]):
         self._fresh.clear()
 
     def _regroup(self, entry: Entry[N]) -> None:
-        """Add a cold request to its group, or remove a request from its group if it is not cold."""
+        """Add a cold request to its group, or remove a request that is not cold from its group.
+
+        A request is cold if at most ``IN_BATCH_TOKENS`` prompt tokens are cached. Cold requests
+        whose prompts begin with the same tokens are a group.
+        """
         assert entry.node is not None
         cold = self._in_batch and entry.node.depth <= IN_BATCH_TOKENS
         if cold == (entry.head is not None):
@@ -562,7 +566,7 @@ class WaitingQueue(MatchedQueue[N]):
         return Waiting(entry.request, entry.total, cached, duplicate, waited, entry.number, node)
 
     def sort(self, scheduler: LocalScheduler) -> None:
-        """Let the scheduler sort the queue; call ``pass_unmatched`` if no request was matched."""
+        """Let the scheduler sort the queue; call ``pass_unmatched`` if it matched no request."""
         assert scheduler.sort_queue is not None, "precondition: the scheduler sorts the queue"
         order = scheduler.sort_queue(self)
         if order is not None:

@@ -129,9 +129,9 @@ class Executor(Protocol):
     ) -> Generator[tuple[int, Any], None, None]:
         """Yield (index, result) as tasks end; the result of a failed task is a ``Failure``.
 
-        Tasks are started in the given order. After an interruption, no more tasks are started, and
-        running tasks are asked to stop, but the results of these tasks are still yielded. Closing
-        the generator ends all tasks.
+        Tasks are started in the given order. After an interruption, no more tasks are started.
+        Running tasks are asked to stop, and their results are still yielded. Closing the generator
+        ends all tasks.
         """
         ...
 

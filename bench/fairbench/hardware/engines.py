@@ -72,8 +72,8 @@ class DisaggregationParams:
             worker keeps free for each of its requests.
         reserve: The time at which an SGLang decode worker reserves memory for a prompt. With
             ``arrival``, memory is reserved in order of arrival, as in SGLang. With ``admission``,
-            memory is reserved in prefill order. A vLLM decode worker reserves memory once the
-            prompt is computed.
+            memory is reserved in the order in which prompts are computed. A vLLM decode worker
+            reserves memory once the prompt is computed.
         charge_outputs: Whether the prefill worker's scheduler charges clients for all output tokens
             when a request ends. By default, clients are charged only for the first output token.
     """

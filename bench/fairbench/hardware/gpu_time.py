@@ -48,7 +48,7 @@ class StepTime:
             chunks: Numbers of cached and of computed tokens of each prefill chunk.
             sequences: Number of decoding sequences.
             context_tokens: Total context of the decoding sequences, in tokens.
-            rows: Minimum number of tokens to which the linear layers are padded.
+            rows: Least number of tokens that the linear layers compute; smaller batches are padded.
 
         Returns:
             Duration of the iteration, in picoseconds.

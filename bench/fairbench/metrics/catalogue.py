@@ -112,7 +112,7 @@ def columns_of(
 
 
 def column_of(key: str, display: Display) -> Column:
-    """Return the column of a metric in the table ``display``. Precondition: the metric is known."""
+    """Return a metric's column in the table ``display``. Precondition: ``key`` names a metric."""
     metric = metric_of(key)
     assert metric is not None, key
     shown = (one for one in metric.shown if one.display is display)
@@ -140,7 +140,7 @@ def _column(shown: Shown, metric: Metric) -> Column:
 
 
 def fitting(columns: list[Column]) -> Iterator[list[Column]]:
-    """Yield all columns, and then ever shorter lists; the caller uses the first list that fits."""
+    """Yield ``columns``, then shorter and shorter lists; a caller uses the first list that fits."""
     order = sorted(one.dropped for one in columns if one.dropped is not None)
     yield columns
     for last in order:

@@ -66,7 +66,7 @@ class Cells:
         return cells
 
     def cells_of_starts(self, at_s: Floats) -> Ints:
-        """Return the index of the cell (time interval) of each iteration start in ``at_s``."""
+        """Return the index of the time interval that contains each iteration start in ``at_s``."""
         cells: Ints = np.searchsorted(self.edge_s, at_s, "right") - 1
         return cells
 
@@ -523,13 +523,12 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
     """Return the largest service gap between any two clients while both of them wait.
 
     The gap of clients f and g is the largest |W_f(t1, t2)/w_f - W_g(t1, t2)/w_g| for two times t1
-    and t2 in an interval in which clients f and g both wait. W_f(t1, t2) is the service of client f
-    from t1 to t2 in weighted tokens, and w_f is the weight of client f. If clients f and g both
-    wait from a to e, iteration starts in [a, e) and ends in (a, e] are included. At one instant, an
-    iteration ends, then requests arrive, and then an iteration admits requests. If a theorem bounds
-    the service gap, service is measured in the theorem's ``View``, and otherwise in
-    ``View.CHARGED``. Precondition: ``backlog.shared`` (in an interval, two clients always had a
-    request waiting on every worker).
+    and t2 in an interval in which both wait. W_f(t1, t2) is the service of client f between the two
+    times in weighted tokens, and w_f is its weight. If the two clients wait from a to e, the gap
+    covers iterations' starts in [a, e) and ends in (a, e]. At one instant, an iteration ends, then
+    requests arrive, and then an iteration admits requests. If a theorem bounds the service gap,
+    service is measured in the theorem's ``View``, and otherwise in ``View.CHARGED``. Precondition:
+    ``backlog.shared`` (in an interval, two clients always had a request waiting on every worker).
     """
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
     return _Search(backlog, log, view, facts).largest()

@@ -24,7 +24,7 @@ NO_PRICES = "unknown, because no timing profile describes the replicas"
 
 
 def why_no_limit(tables: Tables, facts: Facts) -> str:
-    """Return why the lower bounds of a run are unknown, or "" if they are known."""
+    """Return why lower bounds on a run's times are unknown, or "" if they are known."""
     if tables.requests.compulsory_tokens is None:
         return NO_PROMPTS
     return NO_PRICES if facts.prices is None else ""

@@ -166,7 +166,7 @@ def recorded_stalls(requests: Requests, gaps: TokenGaps, facts: Facts) -> Stalls
 def _held_up_s(
     prompts: Prompts, owner: Ints, begin_s: Floats, end_s: Floats, clients: int
 ) -> Floats:
-    """Return the stall time in each gap, in seconds (see ``recorded_stalls``).
+    """Return the stall time in each gap between tokens, in seconds (see ``recorded_stalls``).
 
     A client's usual gap between tokens is the median of its gaps in which no prompt is computed. A
     client without such gaps gets the median of all clients' gaps.

@@ -195,7 +195,7 @@ class Service(Table):
     gpu_s: Floats | None = None
 
     def parts(self) -> Iterator[Service]:
-        """Yield the log, which is split into parts in order of time if it is long and sorted."""
+        """Yield the log, split into parts in order of time if the log is long and sorted."""
         if not is_long(len(self)) or np.any(self.start_s[1:] < self.start_s[:-1]):
             yield self
             return

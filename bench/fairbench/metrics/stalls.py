@@ -42,7 +42,7 @@ class Answers(NamedTuple):
 class Rows(NamedTuple):
     """The rows of one worker's log, one row per client and stretch (see ``Steps``).
 
-    - ``stretch`` is the index in ``Steps`` of the row's stretch.
+    - ``stretch`` is the index of the row's stretch (consecutive steps) in ``Steps``.
     - ``prompt_s`` is the time by which the client's prompts delay sequences that decode.
     """
 
@@ -139,8 +139,8 @@ class Stalls:
 
     - ``by_others_s`` is the time for which prompts of other clients held up a client's answers.
     - ``by_own_s`` is the time for which the client's own prompts held up its answers.
-    - ``matrix_s`` has the seconds by waiting client (row) and by client whose prompts caused the
-      wait (column); None for more than ``MOST_CLIENTS`` clients.
+    - ``matrix_s`` is the time for which the prompts of one client (column) held up the answers of a
+      client (row). ``matrix_s`` is None for more than ``MOST_CLIENTS`` clients.
     - ``answer_s`` is the sum of the durations of a client's answers.
     - ``gaps`` holds the gaps between tokens, by client.
     """

@@ -150,7 +150,7 @@ class Backlog(NamedTuple):
         return bool(np.any(self.start[order][1:] < reach[:-1]))
 
     def depth(self, at_s: Floats) -> Ints:
-        """Return how many clients had a backlog at each time; a backlog includes its end time."""
+        """Return how many clients have a backlog at each time, including backlogs that just end."""
         begun = np.searchsorted(np.sort(self.start), at_s, "right")
         over = np.searchsorted(np.sort(self.end), at_s, "left")
         return begun - over

@@ -11,9 +11,9 @@ All layouts convert times to seconds. The known files, and the documents that de
   prompt and answer. Token counts come from the server's answers. If the server reports no counts,
   each response with text counts as one token, and a prompt's tokens are estimated from its text.
 - GuideLLM: ``benchmarks.json``, runs with their requests grouped by outcome. A request's fields
-  follow ``GenerativeRequestStats`` (schemas/request_stats.py of vllm-project/guidellm at 06cef29);
-  before 0.4, files have ``start_time``, ``end_time`` and ``first_token_time``. Requests that were
-  cut off at the end of a run are unfinished.
+  follow ``GenerativeRequestStats`` (schemas/request_stats.py of vllm-project/guidellm at 06cef29).
+  Files of versions before 0.4 have the fields ``start_time``, ``end_time`` and
+  ``first_token_time``. Requests that were cut off at the end of a run are unfinished.
 - inference-perf: ``per_request_lifecycle_metrics.json``, a list of requests. A request's fields
   follow ``RequestLifecycleMetric`` and ``InferenceInfo`` (apis/base.py of
   kubernetes-sigs/inference-perf at 03e89d4); earlier versions put counts into ``info``.

@@ -327,7 +327,7 @@ def first_columns(names: Iterable[str]) -> str:
 
 
 def no_such_column(name: str, record: Mapping[str, Any], where: str) -> DataError:
-    """Return the error that the file lacks a column that the user named.
+    """Return the error for a column that the user named and that the file does not have.
 
     The error message lists the columns of the file. If ``name`` is ``a.b`` and the column ``a``
     holds an object, the message lists the keys of this object instead of the columns.

@@ -45,8 +45,9 @@ class Layout:
         units: The units of times by field, for columns whose names contain no unit.
         unit: The unit of times if neither ``units`` nor the name of the column states a unit.
         spread: A function that returns a ``Spread`` for records with nested requests.
-        runs: A function that combines records into runs, if records are runs or parts of runs. An
-            item of the list that ``runs`` returns is a run, or a function that builds one.
+        runs: A function that combines records into runs, for files whose records are runs or parts
+            of runs. An item of the list that ``runs`` returns is a run, or a function that builds
+            one.
         keep: A function that returns whether a record is a request that reached a server.
         exact: Whether only the columns in ``fields`` are read.
         events: Whether records without token counts are skipped, because they are events and not
@@ -56,7 +57,7 @@ class Layout:
         at_once: Whether all requests start at time 0, because the file has no start times.
         uncached: Whether the server has no prefix cache.
         keeps_clock: Whether times count from the start of the run, and must not be shifted.
-        refuses: Whether requests without a recorded end were refused; if False, they failed.
+        refuses: Whether requests without a recorded end count as refused and not as failed.
         nothing: The message for a file that contains no requests.
     """
 

@@ -135,7 +135,7 @@ class FileColumns:
         return RecordError(f"{self.where(row)}: {what}")
 
     def of_fields(self, *fields: str) -> list[ColumnValues]:
-        """Return the columns of the given fields, in order of preference."""
+        """Return the columns of each field in ``fields``; a field's preferred column is first."""
         return [column for name in fields for column in self.fields.get(name, ())]
 
     def field_values(self, name: str) -> list[Any] | None:

@@ -53,7 +53,7 @@ def explanations(summary: Summary) -> Iterator[tuple[str, list[str]]]:
 
 
 def _explain_clients(summary: Summary) -> Iterator[str]:
-    """Yield sentences on the table's columns, with the worst-off client's values as examples."""
+    """Yield sentences that explain the table of clients by the values of the worst-off client."""
     yield (
         "Service is input tokens plus two times output tokens; computed service leaves out input "
         "tokens that the KV cache supplied."

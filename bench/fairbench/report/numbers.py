@@ -13,7 +13,7 @@ UNDEFINED = "-"
 
 
 def number(value: float | None) -> str:
-    """Format an amount with separated thousands; floats get at least three digits."""
+    """Format an amount with thousands separators; floats get at least three digits."""
     if value is None:
         return UNDEFINED
     return f"{value:,.{_decimals(value)}f}"

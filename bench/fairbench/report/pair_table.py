@@ -90,7 +90,7 @@ def shown_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
 def contrast_text(
     contrasts: Sequence[Contrast], *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return the schedulers' differences as text whose lines have at most ``width`` characters.
+    """Return differences between schedulers as text with at most ``width`` characters per line.
 
     If the table is too wide, columns are left out; numbers are not shortened.
     """

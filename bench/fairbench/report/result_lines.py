@@ -163,7 +163,7 @@ MOST_PAIRS = 6  # maximum number of printed client pairs, those with the most lo
 def memory_lines(summary: Summary) -> Iterator[tuple[str, str]]:
     """Yield lines (label, text) on the cached tokens that clients lost to other clients.
 
-    Only evictions in the measured window are counted, so the first printed line names this window.
+    The first line names the measured window, because only evictions in this window are counted.
     """
     rows = summary["evictions"]
     label, within = "evictions", ""
@@ -569,7 +569,7 @@ def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _alike(by_reason: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Merge reasons that differ only in numbers; the first reason stands for all."""
+    """Merge reasons that differ only in numbers, and keep the text of the first reason."""
     found: dict[str, tuple[str, list[str]]] = {}
     for reason, keys in by_reason.items():
         first, others = found.setdefault(NUMBER.sub("#", reason), (reason, []))

@@ -80,7 +80,7 @@ def grid_labels(experiments: Sequence[Experiment]) -> list[Label]:
     """Return the names of each experiment's configuration and scheduler.
 
     Configurations have names like ``tot s1 dp 4``, without the seed. If two configurations or
-    schedulers would have equal names, the keys in which they differ are added.
+    schedulers would have equal names, the keys in which they differ are added to the names.
     """
     names = [f"{e['workload']['name']} {e['scenario']} {cluster_name(e)}" for e in experiments]
     places = _told_apart(names, [{**place_of(e), "seed": None} for e in experiments])

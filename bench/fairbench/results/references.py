@@ -22,7 +22,7 @@ KEY_LENGTH = 16  # number of characters of a configuration's hash that are kept
 
 
 class Reference(NamedTuple):
-    """A scheduler, and the lowest fair shares and throughput of a run under this scheduler."""
+    """A scheduler, and the minimum fair shares and the throughput of a run under this scheduler."""
 
     scheduler: str
     values: Mapping[str, float | None]

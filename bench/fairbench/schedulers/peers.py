@@ -127,9 +127,10 @@ class Exchanges(Protocol):
         """Start to record charges for other routers, before the first request."""
 
     def export_totals(self, since: int = 0) -> Totals:
-        """Return this router's sums of charges that changed after their version ``since``.
+        """Return the sums of this router's charges that have changed after version ``since``.
 
-        If ``since`` is 0 or later changes were forgotten, the sums of all clients are returned.
+        The sums of all clients are returned if ``since`` is 0, or if changes after ``since`` were
+        forgotten.
         """
 
     def charged_totals(self) -> Sums:
@@ -443,7 +444,7 @@ class SharedCounters:
         self._elsewhere.pop(origin, None)
 
     def elsewhere(self, now_s: float) -> dict[str, float]:
-        """Return each client that waits at another router, with the time of the last message."""
+        """Return the clients that wait at other routers, each with the time of the last report."""
         found: dict[str, float] = {}
         for heard_s, clients in self._elsewhere.values():
             if now_s - heard_s <= self._terms.forget_s:

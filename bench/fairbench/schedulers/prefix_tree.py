@@ -191,7 +191,7 @@ def _common(edge: Edge, prompt: Prompt, index: int, offset: int, limit: int) -> 
     """Return the number of tokens that an edge and a prompt share, and the end of the match.
 
     The comparison starts ``offset`` tokens into the segment ``prompt[index]``. Precondition: the
-    edge begins ``offset`` tokens into a segment with the key of ``prompt[index]``.
+    edge starts at token ``offset`` of a segment with the same key as ``prompt[index]``.
     """
     taken, count = 0, len(prompt)
     for key, end in edge:

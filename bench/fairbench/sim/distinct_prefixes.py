@@ -93,7 +93,7 @@ class DistinctPrefixes:
         return sum(self._lengths)
 
     def uses(self, used_ps: Ints, finished_ps: Ints) -> PrefixUses:
-        """Return each prompt's path in the tree, with the times of the prompt's use and end.
+        """Return each prompt's path in the tree, and the prompt's times of look-up and completion.
 
         ``used_ps`` and ``finished_ps`` have the shape (n_prompts,), in the order of the prompts.
         """

@@ -54,7 +54,7 @@ class SimFleet:
         return found
 
     def matched_tokens(self, request: Request) -> int:
-        """Return the number of the request's prompt tokens that the best worker has cached."""
+        """Return the largest number of the request's prompt tokens that any worker has cached."""
         limit = request.input_tokens - 1
         return max(one.cache.common_tokens(request.prompt, limit) for one in self._workers)
 

@@ -58,10 +58,10 @@ def spooled(logs: Mapping[str, IntegerTable], folder: Path) -> Iterator[None]:
 
 
 def restore(logs: Mapping[str, IntegerTable], folder: Path, clients: int) -> None:
-    """Fill empty logs from the ``folder`` of a simulation that may have been killed.
+    """Fill empty logs with the rows that a simulation stored in ``folder``.
 
-    The blocks of all logs are written together. If a block is missing in one file, the
-    corresponding blocks of all files are ignored. Raises DataError if a file cannot be read.
+    If the simulation was killed, the last rows are dropped unless all logs contain them. Raises
+    DataError if a file cannot be read.
     """
     found = {name: _batches(_path(folder, name)) for name in logs}
     for filed in zip(*found.values(), strict=False):
@@ -70,7 +70,7 @@ def restore(logs: Mapping[str, IntegerTable], folder: Path, clients: int) -> Non
 
 
 def _rows(batch: pa.RecordBatch, log: IntegerTable, where: str, clients: int) -> NDArray[np.int64]:
-    """Return the rows of a batch of records.
+    """Return the rows of an Arrow record batch as an array of integers.
 
     Raises DataError if the batch's columns or values do not match the log.
     """

@@ -128,9 +128,9 @@ def hit_rates_alone(
 ) -> dict[str, float]:
     """Return the cache hit rate of each client that runs alone with its share of every KV pool.
 
-    Memory is shared in proportion to weights, and the eviction policy is LRU. A client whose
-    requests are all refused has no hit rate. The result is empty for a run with a single client, or
-    with more than ``MOST_ALONE`` clients.
+    A client's share of memory is proportional to its weight. The eviction policy is LRU. A client
+    whose requests are all refused has no hit rate. The result is empty for a run with a single
+    client, or with more than ``MOST_ALONE`` clients.
 
     Args:
         spec: The experiment in which all clients share the cluster.

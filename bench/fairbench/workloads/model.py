@@ -69,7 +69,7 @@ def whole_workload(data: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
 
 
 def whole_client(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry of ``others`` with the values that it inherits from another workload.
+    """Return an entry of ``others``, completed by values that are inherited from another workload.
 
     Clients in ``others`` run another workload's kind of program. Program, parameters, rate and
     arrivals are inherited from that workload's scenario ``s1``, or from its first scenario if it
@@ -240,7 +240,7 @@ class ClientPresence(FileTable):
                 yield arrival
 
     def expected_programs(self, source: ArrivalSource, before_s: float = inf) -> float:
-        """Return the expected number of programs before a time, while the client is present."""
+        """Return the expected number of programs that the client starts before ``before_s``."""
         if self.windows is None:
             return source.expected_programs(before_s) * self._share
         edges = [[min(before_s, time_s) for time_s in window] for window in self.windows]
@@ -371,9 +371,10 @@ class Misbehaving(Group):
 
     ``max_new_multiple`` multiplies the output limit that requests claim. ``output_multiple``
     multiplies the real output length; the additional tokens are not useful. At most ``in_flight``
-    programs of the client run at once. If ``reaction`` is ``refill``, waiting programs start after
-    a queued request; if it is ``eviction``, they start after a request whose prefix was evicted.
-    ``targets`` and ``weight`` are the latency targets and the weight that the client claims.
+    programs of the client run at once. If ``reaction`` is ``refill``, waiting programs start when a
+    request with a long TTFT ends. If ``reaction`` is ``eviction``, waiting programs start when a
+    request ends that had few cached tokens. ``targets`` and ``weight`` are the latency targets and
+    the weight that the client claims.
     """
 
     params: dict[str, Value] = Field(default_factory=dict)

@@ -207,7 +207,7 @@ def end_idle() -> None:
 
 
 class SGLangCode(OwnCode):
-    """The scheduling code of the installed SGLang in a simulated run."""
+    """The scheduling code of an installed SGLang, used in a simulated run."""
 
     engine = "sglang"
     releases, evicting = SGLANG_RELEASES, EVICTING
@@ -220,7 +220,7 @@ class SGLangCode(OwnCode):
 
 
 class VLLMCode(OwnCode):
-    """The scheduling code of the installed vLLM in a simulated run."""
+    """The scheduling code of an installed vLLM, used in a simulated run."""
 
     engine = "vllm"
     releases = evicting = VLLM_RELEASES

@@ -244,7 +244,7 @@ class Channel:
         return answer
 
     def ask(self, *message: Any) -> Any:
-        """Send an operation and return its answer; no earlier message may be unanswered."""
+        """Send an operation and return its answer. Precondition: earlier messages are answered."""
         self.send(*message)
         return self.receive()
 

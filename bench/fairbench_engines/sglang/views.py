@@ -43,7 +43,7 @@ class ArmedQueue(list[Req]):
 
 
 class LiveView(QueueView):
-    """A WaitingView of the requests ``ours``; ``tracked`` maps SGLang's requests to records.
+    """A WaitingView of SGLang's queue. ``tracked`` maps SGLang's requests to fairbench's records.
 
     ``sort(refresh)`` returns the queue in SGLang's match order, and ``match(req)`` returns a
     request's number of cached tokens.

@@ -287,7 +287,7 @@ class VLLMHome(EngineHome):
             self._selection = None
 
     def end_pass(self) -> None:
-        """End the pass after vLLM's last look at the queue; later calls have no effect."""
+        """End the admission pass, if one is in progress."""
         if self._in_pass:
             self._in_pass = False
             self._close_pass()

@@ -168,7 +168,7 @@ class LiveBackend(ABC, Generic[C]):
     def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:
         """Return the instructions for starting a worker on each of ``places`` (machine and GPUs).
 
-        If the user started the server, there is nothing to start, and the list is empty.
+        The list is empty if the user starts the workers.
         """
         return []
 

@@ -28,7 +28,8 @@ class DriverTarget:
     - If ``lengths`` is "exact", the workload's output length is both the minimum and the maximum of
       a request's output tokens. If ``lengths`` is "header", the maximum is the workload's
       ``max_new_tokens``, and an emulator reads the output length from a header. If ``lengths`` is
-      "free", the workload's output length is only the maximum of a request's output tokens.
+      "free", the workload's output length is only a maximum, and the model may end an answer
+      earlier.
     - ``max_concurrency`` limits the requests in progress; None means no limit.
     - ``idle_timeout_s`` is the number of real seconds without data after which a stream counts as
       failed. There is no timeout before the first token, because the benchmark measures starvation.

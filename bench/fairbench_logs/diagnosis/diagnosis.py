@@ -66,8 +66,8 @@ class Diagnosis:
 
     - ``waits`` is the traffic with recorded waits or, if the log has no waits, with replayed waits.
     - ``harm`` names the clients that waited because of other clients, computed from ``waits``.
-    - ``replays`` are the finished replays of the requests that arrived from ``part_s[0]`` to
-      ``part_s[1]``, in seconds.
+    - ``replays`` are completed simulations of the requests that arrived between the times
+      ``part_s[0]`` and ``part_s[1]`` (in seconds).
     - ``dp`` is the number of replicas; ``dp_given`` says whether the user chose this number.
     - ``plan`` is the answer of the capacity plan, or None if no plan was made.
     - ``present`` is the scheduler of the log's servers, with which other schedulers are compared.

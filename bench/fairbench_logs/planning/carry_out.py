@@ -116,7 +116,7 @@ def _search(clusters: Clusters, choice: PlanChoice) -> Search:
 
 
 class _Runs:
-    """The completed runs of a plan, by choice (scheduler, GPU, load) and cluster size."""
+    """The completed runs of a capacity plan, by choice (scheduler, GPU, load) and cluster size."""
 
     def __init__(self, clusters: Clusters, store: SweepStore, context: RunContext) -> None:
         self._clusters, self._store, self._context = clusters, store, context
@@ -129,9 +129,9 @@ class _Runs:
     ) -> None:
         """Run the simulations of the given points that have not been run yet.
 
-        A point is a choice (scheduler, GPU, load) with a number of replicas. A simulation that
-        several points share is executed once. If ``with_alone`` is True, clients are also simulated
-        alone.
+        A point is a choice (scheduler, GPU, load) with a number of replicas. If several points need
+        the same simulation, this simulation is run only once. If ``with_alone`` is True, clients
+        are also simulated alone.
         """
         new: dict[str, ExperimentSpec] = {}
         for choice, dp in points:

@@ -184,7 +184,7 @@ def _unknown_metric(name: str) -> UsageError:
 
 
 USERS, REPLICAS = "users", "replicas"
-"""A plan seeks either the most users of a cluster or the fewest replicas."""
+"""A plan finds either the most users that a cluster can serve or the fewest replicas."""
 # A plan tries at most 64 times as many users as the workload has by default.
 MOST_TIMES = 64
 

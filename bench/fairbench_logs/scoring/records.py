@@ -115,7 +115,7 @@ def score_asked(
     """Return the options for reading a file of request records for ``fairbench score``.
 
     ``names`` maps fields to the columns that the user named. ``layout`` is the name of the file's
-    layout. ``line`` is the number of the run in a file with several runs.
+    format (see ``Layout``). ``line`` is the number of the run in a file with several runs.
     """
     signs = () if {"status", "error"} & names.keys() else tuple(SIGNS)
     return ReadOptions(FIELDS, names, layout, line=line or 0, signs=signs)

@@ -41,8 +41,8 @@ def states_of(values: Iterable[Any], columns: FileColumns, unknown: Counter[str]
     """Convert each value to a state, or to ``UNSAID`` if it is empty or an unknown word.
 
     Numbers, even in texts such as ``200 OK``, are read as HTTP status codes: 2xx means finished,
-    4xx means refused, and other codes from 100 to 599 mean failed. ``unknown`` counts each unknown
-    word. A list or an object raises a DataError that names the request.
+    4xx means refused, and other codes from 100 to 599 mean failed. ``unknown`` counts how often
+    each unknown word occurs. A list or an object raises a DataError that names the request.
     """
     known: dict[tuple[type, Any], int] = {}
     found = []

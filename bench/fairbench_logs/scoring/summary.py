@@ -199,8 +199,8 @@ def score_page(scored: Scored, summary: dict[str, Any], names: Sequence[str]) ->
 
     Args:
         scored: The records.
-        summary: All metrics of the records, by key.
-        names: The names of the files, for the title.
+        summary: The metrics of all request records, by key.
+        names: File names, which appear in the page's title.
     """
     traffic = traffic_of(scored.clients, scored.requests, scored.horizon_s)
     traffic = traffic._replace(clock=scored.clock)

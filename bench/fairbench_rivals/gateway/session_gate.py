@@ -174,7 +174,7 @@ class SessionGate(FlowPolicy, Generic[S]):
     def _catch_up(self, now_s: float) -> None:
         """Call ``tick`` for the periodic checks that are due at ``now_s`` or earlier.
 
-        If a due check changes no session, all later due checks except the last are skipped.
+        After a check that changes no session, only the last of the other due checks is carried out.
         """
         changed = False
         while self._next_tick_s <= now_s:

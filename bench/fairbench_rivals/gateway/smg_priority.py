@@ -77,7 +77,7 @@ class SmgPriority(ClassQueues):
         return len(queue) < CLASSES[self.class_of(request)].queue
 
     def given_up(self, now_s: float) -> Collection[Request]:
-        """Return the requests that have waited for longer than the limit of their class."""
+        """Return the requests that have waited longer than their priority class allows."""
         return [
             request
             for number, queue in self.queues.items()

@@ -12,7 +12,7 @@ from fairbench.core import Request
 
 
 class KeptOrder:
-    """A sorted collection of requests; requests with equal keys are in the order of their entry.
+    """A sorted collection of requests; requests with equal keys are in order of insertion.
 
     Inserting, removing and finding the next candidate take O(log n) time. A ``KeptOrder`` suits a
     long queue if each pass tries only a few of its requests; ``least_first`` would examine all

@@ -1,4 +1,4 @@
-"""Deficit round robin with debts ([VTC] §3): output lengths are unknown in advance."""
+"""Deficit round robin ([VTC] §3) with debts of clients, because output lengths are unknown."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Centralised DLPM, the strawman of [DLPM] §5.1, with a queue and credits for a whole cluster.
 
-``CentralRouter`` knows the replicas, and ``CentralOrder`` has the queue and the credits. The local
-scheduler ``CentralWorker`` reports a replica's outputs, and makes the replica wait for the router's
-decisions about new requests.
+``CentralRouter`` sends requests to replicas, and ``CentralOrder`` manages the queue and the
+credits. The local scheduler ``CentralWorker`` reports a replica's outputs, and makes the replica
+wait for the router's decisions about new requests.
 """
 
 from __future__ import annotations

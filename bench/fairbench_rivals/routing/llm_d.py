@@ -23,11 +23,10 @@ class LlmD(HistoryRouter):
     worker's KV pool, holds the blocks sent to the worker. The load score is 0.5 if no request waits
     at the worker, and falls to 0 at ``queue_threshold`` waiting requests.
 
-    llm-d's second published configuration, for routers that know the cache contents, is
-    prefix_weight=2, load_weight=0, queue_weight=1, kv_weight=1. The queue score of a worker with n
-    waiting requests is (most - n) / (most - least), where most and least are the extremes over all
-    workers. The KV score is 1 - KV usage. The router ignores clients; only llm-d's queue before the
-    scheduler sees clients.
+    A second published configuration, for known cache contents, is prefix_weight=2, load_weight=0,
+    queue_weight=1, kv_weight=1. The queue score of a worker with n waiting requests is (most - n) /
+    (most - least), where most and least are the extremes over all workers. The KV score is 1 - KV
+    usage. The router does not distinguish clients, but llm-d's queue in front of the router does.
 
     fairbench keeps a known defect: only the first 256 blocks of a prompt (``max_prefix_blocks``; 0
     means all) are compared, so prompts that share 4,096 tokens look the same.

@@ -17,11 +17,11 @@ class VtcBasic(CountingRouter):
 
     The rules follow vllm-project/aibrix @e3e10f9, pkg/plugins/gateway/algorithms/vtc/vtc_basic.go.
     A request goes to the worker i (of n) with the lowest score |i - min(t / b, n - 1)| + min(r /
-    100, 1) + a random number from 0 to 0.1. In the score of a worker, r is its number of running
-    requests, t is the number of the user's tokens in the last 5 minutes, and b is max(1000, the
-    mean of the smallest and largest t of all users). The engine orders the requests at a worker, so
-    a flood delays all clients at the worker. Differences in service are unbounded. AIBrix's README
-    has a different score.
+    100, 1) + a random number from 0 to 0.1, where r is the worker's running requests, t is the
+    user's tokens in the last 5 minutes, and b is max(1000, the mean of the smallest and largest t
+    of all users). The engine orders the requests at a worker, so a flood delays all clients at the
+    worker. Differences in service are unbounded. The score in AIBrix's README differs from the
+    score in its code.
 
     fairbench keeps two known defects of AIBrix's router. Outputs are assumed to be 1.5 times the
     input, and are never corrected (unless ``true_outputs`` is set). Unless ``drop_all`` is set,

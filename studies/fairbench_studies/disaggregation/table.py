@@ -3,9 +3,9 @@
     python studies disaggregation WORKLOAD,... SEED ...   # simulates; needs FAIRBENCH_DATA
     python studies disaggregation                         # writes table and picture
 
-The script appends a row to results/disaggregation.csv as soon as a run has ended, and writes
-results/tables/disaggregation.csv and plots/disaggregation.svg. The table shows a configuration only
-if it was run with the same seeds as the colocated replicas.
+The script appends a row to results/disaggregation.csv as soon as a run has ended. After all runs,
+the script writes results/tables/disaggregation.csv and plots/disaggregation.svg. The table shows a
+configuration only if it was run with the same seeds as the colocated replicas.
 """
 
 from __future__ import annotations

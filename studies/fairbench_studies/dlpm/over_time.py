@@ -27,7 +27,8 @@ INTERVALS = 40
 class Measure(NamedTuple):
     """A metric over time, drawn as a row of panels.
 
-    ``of`` returns the metric of a run by client and time interval, given the intervals' edges (s).
+    ``of`` returns a run's values by client and time interval; its second argument has the edges of
+    the intervals in seconds.
     """
 
     label: str

@@ -84,7 +84,7 @@ class Frozen(BaseModel):
 
     @property
     def configurations(self) -> list[Configuration]:
-        """All scheduler pairs in each of the ``FORMS``."""
+        """The combinations of all scheduler pairs with all ``FORMS`` of their settings."""
         return [Configuration(pair, form) for pair in self.pairs for form in FORMS]
 
     def settings(self, configuration: Configuration) -> Settings:

@@ -39,7 +39,7 @@ class Estimate(NamedTuple):
         return exp(self.gain - reach), exp(self.gain + reach)
 
     def p_above(self, least: float) -> float:
-        """Return the one-sided p-value of a mean gain over the rival of at most ``least``."""
+        """Return the p-value of a one-sided test of whether the mean gain exceeds ``least``."""
         beyond = self.gain - least
         if not self.degrees:
             return 1.0

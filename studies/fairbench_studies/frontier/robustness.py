@@ -4,12 +4,13 @@
     python studies frontier-robustness results/runs/frontier-robustness
 
 The script writes a row per configuration to results/frontier-robustness.csv, and two tables. For
-each measure, the tables have geometric means over all configurations:
+each measure, the tables have the factor by which fair-finish is better, as a geometric mean over
+all configurations:
 
-- results/tables/frontier-robustness.csv has the factor by which fair-finish is better than each
-  rival in each measure, for each value of a varied setting.
-- results/tables/frontier-levers.csv has the factor by which fair-finish is better in each measure
-  than fair-finish without one part of this scheduler.
+- results/tables/frontier-robustness.csv compares fair-finish with each rival, for each value of a
+  varied setting.
+- results/tables/frontier-levers.csv compares fair-finish with variants that lack one part of
+  fair-finish.
 
 If runs are missing, the tables are incomplete.
 """

@@ -101,7 +101,7 @@ def _counted(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 
 
 def _changed(judged: Sequence[Judged], titles: Sequence[str]) -> str:
-    """Return a sentence on the parts of claims that hold under only one of ``titles``."""
+    """Return a sentence on the parts of claims that hold in only one of the columns ``titles``."""
     if len(titles) != 2:
         return ""
     pairs = [

@@ -25,7 +25,7 @@ class ServiceHistory(NamedTuple):
     def of(cls, service: ServiceRows, clients: int) -> ServiceHistory:
         """Accumulate each client's service over time, from a service log.
 
-        Input tokens are served at a request's admission, and output tokens at the end of their
+        Input tokens count from a request's admission, and output tokens count from the end of their
         interval in the service log.
         """
         rows = service.between(0, len(service))
@@ -39,8 +39,9 @@ class ServiceHistory(NamedTuple):
     def between(self, start_s: float, end_s: float) -> Floats:
         """Return the cumulative service in the log's rows from ``start_s`` to ``end_s``.
 
-        The first row is the service before ``start_s``. Log intervals that cross ``start_s`` or
-        ``end_s`` count fully, so a lead can be overestimated by the output of one log interval.
+        The first returned row has the service of each client before ``start_s``. Log intervals that
+        cross ``start_s`` or ``end_s`` count fully, so a lead can be overestimated by the output of
+        one log interval.
         """
         first, after = self.span(start_s, end_s)
         return self.served[first - 1 : after]

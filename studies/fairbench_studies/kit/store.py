@@ -20,7 +20,7 @@ SECONDS_PER_RUN, SECONDS_PER_REQUEST = 0.5, 3e-4
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """The simulations that a sweep's directory lacks. ``points`` counts all runs of the sweep."""
+    """The simulations that a sweep's directory lacks. ``points`` is the number of all runs."""
 
     store: SweepStore
     points: int

@@ -111,5 +111,5 @@ def filled(page: str, render: Callable[[str], str | None]) -> str:
 
 
 def write_tables(page: Path, tables: Mapping[str, str]) -> None:
-    """Write tables into the marked blocks of a page. The keys of ``tables`` are block names."""
+    """Write tables into the marked blocks of a page. ``tables`` maps block names to tables."""
     page.write_text(filled(page.read_text(encoding="utf-8"), tables.get), encoding="utf-8")

@@ -13,7 +13,7 @@ HEADINGS = ("key", "meaning", "of", "unit", "better", "null if")
 
 
 def metric_table() -> str:
-    """Return a table of all metrics. Metrics that differ only in their keys have a common row."""
+    """Return a table of all metrics. Metrics that differ only in their keys share a row."""
     rows = groupby(CATALOGUE.values(), _facts)
     lines = table(HEADINGS, ([_keys(group), *facts] for facts, group in rows), str)
     return "\n".join(lines) + "\n"

@@ -165,7 +165,7 @@ def peaks(events: Sequence[tuple[float, int, float]], *, difference: bool) -> fl
 
 
 def rows_of(found: Mapping[Case, Drift]) -> Iterator[list[str]]:
-    """Yield a table row for each case (way of sharing charges, and interval)."""
+    """Yield a table row for each case (a way to share charges, with its exchange interval)."""
     alone = next(iter(found.values()))
     for one, outcome in found.items():
         skew = dict(one).get("skew")

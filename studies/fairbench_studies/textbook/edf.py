@@ -21,14 +21,14 @@ class TextbookEDF(LocalScheduler):
     """Earliest deadline first as in a textbook: ordered by deadline, then by length.
 
     Requests that are about to miss their deadlines (starve) preempt long requests. The scheduler is
-    Code 24.6.1 of a textbook on distributed LLM serving, with the flaws of this listing, because
-    they affect the printed numbers:
+    Code 24.6.1 of a textbook on distributed LLM serving. The flaws of the textbook's listing are
+    kept, because they affect the numbers in the textbook:
 
     - A request counts as starving if the steps until its deadline are fewer than the tokens in its
       prompt *and* answer, as if a prompt token took a step. Late requests count as starving.
     - Memory is freed for the first starving request in the queue, not for the most urgent request.
-    - Memory that a preemption frees goes to the request with the earliest deadline in the next
-      scheduling pass, which is often the preempted request.
+    - In the scheduling pass after a preemption, the freed memory goes to the request with the
+      earliest deadline. This is often the preempted request itself.
     - The textbook's listing never checks whether the growth of running requests exceeds the memory.
       fairbench's engines preempt requests in this case.
 

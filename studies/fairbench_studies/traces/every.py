@@ -3,9 +3,9 @@
     fairbench sweep examples/traces/every-scheduler.toml
     python studies traces-every results/runs/every-scheduler
 
-The script writes results/tables/traces-every.csv. For each trace, the table has the service (k
-tok/s), the minimum fair share, the P99 TTFT (s), the fraction of requests on time (if requests have
-deadlines), and the number of refused or unfinished requests.
+The script writes results/tables/traces-every.csv. Each trace has columns for service (k tok/s),
+minimum fair share, P99 TTFT (s), the fraction of requests that met their deadlines (if any), and
+refused or unfinished requests.
 """
 
 from __future__ import annotations

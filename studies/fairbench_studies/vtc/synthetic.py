@@ -171,7 +171,7 @@ def judge_poisson(seeds: Seeds) -> list[Part]:
 def _differences(
     seeds: Seeds, name: str, figure: str, measured: int, start_s: float
 ) -> tuple[Part, Part]:
-    """Judge VTC's service difference by the paper's value, and how much larger FCFS's is."""
+    """Compare VTC's service difference with the paper's value and with FCFS's difference."""
 
     def difference(trace: Trace) -> float:
         return difference_of(trace, start_s)

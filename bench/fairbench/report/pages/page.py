@@ -65,7 +65,7 @@ Block = Paragraph | Definitions | Bullets | Grid | Figure | Code
 
 
 class Section(NamedTuple):
-    """Blocks of a page under a title; a folded section must be opened by the reader."""
+    """Blocks of a page under a title; the blocks of a folded section are hidden until a click."""
 
     title: str
     blocks: Sequence[Block]

@@ -43,7 +43,7 @@ class Credits(Account):
     list adds at most one quantum between two refills, so [DLPM] Theorems 4.1 and 4.2 still hold.
 
     With ``tenants``, a client has positive credit only if all its tenants have positive credit. All
-    siblings below a tenant get their quanta at the same time.
+    children of a tenant are refilled at the same time.
     """
 
     def __init__(

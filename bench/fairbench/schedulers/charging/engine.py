@@ -46,7 +46,7 @@ class Charging:
         """Charge output tokens; a negative number is a refund."""
 
     def request_tokens(self, request: Request, tokens: int) -> None:
-        """Charge output tokens of a request, if the charging is ``per_request``."""
+        """Charge output tokens of a single request; called only if ``per_request`` is True."""
 
     def steps(self, steps: int, running: Mapping[str, int]) -> None:
         """Charge the decode steps of a whole batch."""

@@ -2,8 +2,8 @@
 
 A gateway's queue cannot protect clients from requests that are already in an engine. Many long
 prompts of one client delay other clients in the engine's tokenizer, which works in order of
-arrival. In the engine, long prompts make every decode step slower. The limits in this module let a
-client's excess requests wait outside the gateway's queue.
+arrival. In the engine, computing long prompts delays the decoding of other requests. The limits in
+this module let a client's excess requests wait outside the gateway's queue.
 """
 
 from __future__ import annotations

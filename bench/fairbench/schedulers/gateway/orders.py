@@ -38,7 +38,7 @@ class Order(ABC):
         return min(flow, key=self.rank)
 
     def ordered(self, requests: Iterable[Request]) -> Sequence[Request]:
-        """Sort requests by rank. Precondition: ``requests`` are in order of arrival."""
+        """Sort requests by ``rank``. Precondition: ``requests`` are in order of arrival."""
         return sorted(requests, key=self.rank)
 
 

@@ -126,7 +126,7 @@ class InOrder(FCFS):
 
 
 class HoldsRequests(Protocol):
-    """The interface of a queue before the workers, in a simulator or a router (the host).
+    """The interface of a queue in front of the workers, whose host is a simulator or a router.
 
     The host calls ``shed`` and then ``release`` after every event, and at the time that ``wake_s``
     returns.
@@ -212,10 +212,10 @@ class QueueHost(Generic[T]):
 class GatewayQueue(HoldsRequests):
     """A queue that sends requests in a scheduler's order when the detector and the router allow.
 
-    The queue calls a ``LocalScheduler`` like an engine. The queue knows the workers' caches only if
-    a ``view`` is given. Inputs are charged in full when a request is sent. Outputs are charged when
-    a request ends, or in advance with ``ahead``. The queue ignores priorities, because a
-    ``Gateway`` has a queue for each priority.
+    The queue calls a ``LocalScheduler`` as an engine does. The queue knows the workers' caches only
+    if a ``view`` is given. Inputs are charged in full when a request is sent. Outputs are charged
+    when a request ends; with ``ahead``, an expected output is charged in advance. The queue ignores
+    priorities, because a ``Gateway`` has a queue for each priority.
     """
 
     def __init__(

@@ -29,8 +29,9 @@ class TokenBucket(LocalScheduler):
         """Parameters of the buckets: ``rate_per_min`` and ``burst`` are numbers of requests.
 
         With ``tenants=tree``, each outermost tenant has one bucket for all its clients. If
-        ``weights`` are given, they override the experiment's weights, and multiply each bucket's
-        rate and burst; a burst below 1 becomes 1. Without ``weights``, every weight is 1.
+        ``weights`` are given, they replace the experiment's weights. A bucket's rate and burst are
+        multiplied by the weight of its owner; a burst below 1 becomes 1. Without ``weights``, every
+        weight is 1.
         """
 
         rate_per_min: Positive = 600.0

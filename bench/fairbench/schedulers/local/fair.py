@@ -51,7 +51,7 @@ CHARGED = {"prepare", "on_admitted", "on_tokens", "on_retract", "on_finish", "fo
 
 
 class FairScheduler(LocalScheduler):
-    """A scheduler with an account and a charging rule, which a subclass sets by ``compose``."""
+    """A scheduler whose subclasses choose an account and a charging rule by calling ``compose``."""
 
     account: Account
     charging: Charging

@@ -254,7 +254,7 @@ class Costs(NamedTuple):
 
 
 class Least:
-    """The earliest finish of a request found so far, and the set of workers with this finish."""
+    """The earliest finish of a request on any worker so far, and the workers with this finish."""
 
     __slots__ = ("finish", "workers")
 

@@ -107,8 +107,9 @@ class Fleet:
     def least_loaded(self, candidates: int) -> int:
         """Return the candidate with the fewest requests in flight; ties rotate.
 
-        ``candidates`` is the set of workers to choose from, as a bit mask. Precondition: at least
-        one candidate is live.
+        ``candidates`` are the workers to choose from, as bits. The time of ``least_loaded`` depends
+        on the number of different loads, not on the number of workers. Precondition: at least one
+        of the candidate workers is live.
         """
         for number in sorted(self._with):
             if tied := self._with[number] & candidates:
@@ -159,7 +160,7 @@ class Filling:
 
     Args:
         fleet: The live workers and their requests in flight.
-        below: Number of requests in flight from which a worker no longer counts as idle.
+        below: A worker with fewer than this number of requests in flight counts as idle.
     """
 
     def __init__(self, fleet: Fleet, below: int) -> None:

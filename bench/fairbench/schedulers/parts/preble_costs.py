@@ -142,11 +142,11 @@ class Sent(NamedTuple):
 class Autoscaler:
     """A monitor of each prefix's queueing time at each GPU ([Preble] §3.2).
 
-    A prefix is identified by its ``key_portion``. As in Preble's code, a prefix is overloaded on a
-    GPU if its mean queueing time has grown by at least a factor of ``factor`` from the older to the
-    newer half of the window. If the mean in the newer half is below the time to compute the prefix,
-    a copy would cost more than it saves, so the prefix is not overloaded. The queueing time is the
-    time to the first token minus the prefill time that was estimated at dispatch.
+    A prefix is identified by its ``key_portion``. A prefix is overloaded on a GPU if its mean
+    queueing time in the newer half of the window is at least ``factor`` times the mean in the older
+    half, as in Preble's code. A prefix is not overloaded if another GPU would take longer to
+    compute the prefix than the mean queueing time in the newer half of the window. The queueing
+    time is the time to the first token minus the prefill time that was estimated at dispatch.
     """
 
     def __init__(self, factor: float, window_s: float, times: TimeModel) -> None:
@@ -172,7 +172,7 @@ class Autoscaler:
         self._sent.pop(request.request_id, None)
 
     def overloaded(self, end: PrebleNode, worker: int, now_s: float) -> PrebleNode | None:
-        """Return the prefix's key portion if the prefix is overloaded on the GPU, or None."""
+        """Return the key portion of a prefix that is overloaded on the GPU, or None."""
         key = key_portion(end)
         halves = key.waits[worker].halves(now_s) if worker in key.waits else None
         if halves is None:

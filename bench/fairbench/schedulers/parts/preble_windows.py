@@ -102,7 +102,7 @@ class GpuWindow:
         self._price_outputs()
 
     def expire(self, now_s: float) -> list[PrebleNode]:
-        """Remove requests that have left the window; return the last nodes of their prompts."""
+        """Remove requests older than the window, and return the last nodes of their prompts."""
         start_s = now_s - self._window_s
         while self._finished and self._finished[0][0] <= start_s:
             self._output_tokens -= self._finished.popleft()[1]

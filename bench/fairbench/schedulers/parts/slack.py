@@ -258,5 +258,5 @@ class Victims:
         return out_s if out_s == inf else out_s + self._back_s(tokens)
 
     def _back_s(self, tokens: int) -> float:
-        """Return the seconds from readmission to the next token, including copying back."""
+        """Return the seconds from readmission to the next token, with copying from CPU memory."""
         return self.slack.swap_s(tokens) + self.slack.prefill_s(1)

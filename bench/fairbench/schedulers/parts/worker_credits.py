@@ -265,7 +265,7 @@ class WorkerCredits:
 
 
 class CreditExchange:
-    """The methods of ``Exchanges`` for a router that shares credits with other routers."""
+    """An implementation of ``Exchanges`` for routers that exchange the credits of clients."""
 
     name: ClassVar[str]
     credits: WorkerCredits

@@ -104,7 +104,7 @@ class ToolUse(base.Program):
 
 @lru_cache(maxsize=32)
 def _tools(params: ToolUse.Params) -> _Tools:
-    """Return the tools of a workload; their lognormal lengths do not depend on the run's seed."""
+    """Return a workload's tools, whose lengths are lognormal and equal under all seeds."""
     weights = [(rank + 1) ** -params.popularity for rank in range(params.tools)]
     total = sum(weights)
     shares = [weight / total for weight in weights]

@@ -96,7 +96,7 @@ def runs_of(table: TraceTable) -> Runs:
 
 
 def _only_values(code: Ints, value: Ints, count: int) -> Ints:
-    """Return for each code the value that all its elements have, or -1 if the values differ."""
+    """Return each code's value, or -1 for a code whose elements have different values."""
     least, most = np.full(count, 2**62), np.full(count, -1)
     np.minimum.at(least, code, value)
     np.maximum.at(most, code, value)

@@ -104,11 +104,10 @@ def check_params(params: TraceParams) -> None:
 class ReadTrace:
     """A trace that was read from a file, with facts about the file.
 
-    ``unit`` is the unit of the file's times, if known. ``clock`` is None unless the times are
-    dates. ``nameless`` is a message that the file has no client column, or "" if it has one.
-    ``cached`` is the name of a column of cached tokens that replays ignore, or "" if there is none.
-    ``counted`` is False if the file has no token counts; each request is then replayed with one
-    token.
+    ``unit`` is the unit of the file's times, if known. If the times are not dates, ``clock`` is
+    None. ``nameless`` is a remark for the user that no column names clients, or "". ``cached`` is
+    the name of a column of cached tokens that replays ignore, or "" if there is none. ``counted``
+    is False if the file has no token counts; each request is then replayed with one token.
     """
 
     trace: FileTraffic

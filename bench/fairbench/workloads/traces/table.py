@@ -1,8 +1,9 @@
 """Classes for one request of a trace and for a table of all requests, with statistics.
 
 Texts of prompts are split into blocks of characters and not stored. A block is identified by a hash
-of its characters and of all earlier blocks, so texts with equal beginnings have equal first blocks.
-If the log has token counts, blocks are sized by the median ratio of counted to estimated tokens.
+of its characters and of all earlier blocks. Texts with equal beginnings therefore have equal first
+blocks. If the log has token counts, blocks are sized by the median ratio of counted to estimated
+tokens.
 """
 
 from __future__ import annotations
@@ -80,12 +81,12 @@ def blocks_of_one_size(
 ) -> tuple[Ints, Ints, int]:
     """Choose a block size and numbers of blocks that match the known token counts of prompts.
 
-    The number of tokens in a block is ``BLOCK_TOKENS`` times the median of ``tokens / estimated``.
+    The block size is ``BLOCK_TOKENS`` x (median of ``tokens / estimated`` over prompts with text).
 
     Args:
         counts: The number of blocks in each prompt.
         ids: The ids of the blocks of all prompts.
-        tokens: The known number of tokens in each prompt.
+        tokens: The number of tokens in each prompt, as recorded in the trace.
         estimated: The estimated tokens of each prompt's text, or 0 if there is no text.
 
     Returns:
@@ -180,7 +181,7 @@ class TraceTable:
         return float(self.arrival_s[-1])
 
     def selected(self, rows: Ints) -> TraceTable:
-        """Return the requests in ``rows``, in this order; clients without requests are dropped."""
+        """Return the requests in the order of ``rows``; clients without requests are dropped."""
         codes, client = np.unique(self.client[rows], return_inverse=True)
         counts = np.diff(self.first_block)[rows]
         starts = np.repeat(self.first_block[rows] - _sums_before(counts), counts)

@@ -60,7 +60,7 @@ class Weka:
         """Yield the requests of the sessions; a failed request is yielded as None.
 
         ``names["client"]`` is the key under which a session's record holds the client. Raises
-        DataError, which names the session and the turn.
+        DataError for an invalid record; the error names the session and the turn.
         """
         identities = _Identities()
         for where, record in records:

@@ -25,9 +25,10 @@ def sglang_hooks(
         told: The scheduler's configuration, as the simulator sends it.
         release: Release of SGLang, for the plugin's report.
         now_s: A function that returns the simulator's time in seconds.
-        modules: Modules of SGLang whose functions are wrapped; a replica needs no other hooks.
+        modules: Modules of SGLang whose functions are wrapped.
 
-    Raises UsageError if a function of SGLang has other parameters than the plugin expects.
+    Raises UsageError if the parameters of a function of SGLang differ from those that the plugin
+    expects.
     """
     vars(hooks)["time"] = types.SimpleNamespace(monotonic=now_s)
     made = hooks.Hooks(config_of(told), release)

@@ -12,7 +12,7 @@ NAMES = ("time", "monotonic", "perf_counter")
 
 
 class VirtualTime:
-    """The simulator's clock for an engine's code.
+    """A clock that tells an engine's code the simulated time.
 
     Each reading is slightly later than the previous reading, so that no two entries of an LRU cache
     have equal times.

@@ -23,7 +23,7 @@ ROUNDS, QUICK_ROUNDS = 50, 20
 
 
 def fill_timings(folder: Path, context: RunContext, *, quick: bool = False) -> None:
-    """Measure the central scheduler's times that the folder lacks, and store each immediately.
+    """Measure the timings of the central scheduler that ``folder`` lacks; store each immediately.
 
     Raises UsageError if the folder holds times from another machine.
     """

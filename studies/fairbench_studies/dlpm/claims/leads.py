@@ -165,7 +165,7 @@ def _queued(queued: Waits, rows: Flags) -> Intervals:
 
 
 def _outside(waiting: Intervals, computing: Intervals) -> float:
-    """Return the time in seconds that ``waiting`` covers but ``computing`` does not."""
+    """Return the seconds that lie inside the intervals ``waiting`` and outside ``computing``."""
     inside_s = sum(
         float((np.minimum(waiting.end, end) - np.maximum(waiting.start, start)).clip(0).sum())
         for start, end in zip(*computing, strict=True)

@@ -105,7 +105,7 @@ def _line(
     readings: Mapping[str, Reading],
     shift: float,
 ) -> None:
-    """Draw one measure over the values of a setting.
+    """Draw a line for one measure; the x axis shows the values of a setting.
 
     ``shift`` moves the points sideways, to keep the intervals of several measures apart.
     """

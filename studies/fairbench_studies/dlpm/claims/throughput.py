@@ -119,7 +119,7 @@ def judge_preble(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def run_of(names: Iterable[str], cells: Sequence[SchedulerResults]) -> list[str]:
-    """Return the schedulers in ``names`` that have runs."""
+    """Return the scheduler names in ``names`` for which ``cells`` contains results."""
     there = schedulers_of(cells)
     return [name for name in names if name in there]
 

@@ -35,10 +35,9 @@ class PrebleE2Code(PrefixRouter):
     ``hit_ratio``.
 
     The load of a key node (see ``CodeBalance``) is the prefill time of uncached tokens, divided
-    among the node's GPUs, plus the decoding time of unfinished requests. If the loads of GPUs
-    differ too much, key nodes of the prefix tree move from the most to the least loaded GPU, the
-    cheapest first. A GPU's only key node is copied once the TTFT of the node's requests has
-    doubled.
+    among the node's GPUs, plus the decoding time of unfinished requests. If the loads differ too
+    much, the cheapest key nodes move from the most to the least loaded GPU. If a GPU has a single
+    key node, the node is copied to another GPU once the TTFT of its requests has doubled.
 
     This class differs from Preble's code in three ways. Preble's code returns a GPU's position in a
     list of candidates, not the GPU. Prefill times do not include attention. GPUs with equal values
@@ -50,15 +49,14 @@ class PrebleE2Code(PrefixRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters with the defaults of the authors' code. A threshold of inf is never exceeded.
+        """Parameters with the defaults of Preble's code. A threshold of inf is never exceeded.
 
-        A key node of the prefix tree is moved only after ``rebalance_after`` requests per GPU, and
-        only if the node has ``rebalance_min_hits`` requests in the window. A request does not move
-        its key node if its leaf is ``rebalance_max_chain`` or more levels below this node of the
-        prefix tree. ``hit_ratio`` is the least hit ratio (over ``hit_ratio_window_s`` seconds) at
-        which a GPU can receive mostly new prompts. ``first_tpot_s`` is the assumed time per output
-        token (s) before the first observation. The parameters of prefill times are those of
-        ``preble-e2``.
+        A key node is moved only after ``rebalance_after`` requests per GPU, and only if the node
+        has ``rebalance_min_hits`` requests in the window. A request whose leaf is at least
+        ``rebalance_max_chain`` levels below its key node does not trigger a move. A GPU receives
+        mostly new prompts only if its hit ratio over ``hit_ratio_window_s`` seconds is at least
+        ``hit_ratio``. ``first_tpot_s`` is the assumed time per output token (s) before the first
+        observation. The parameters of prefill times are those of ``preble-e2``.
         """
 
         window_s: Annotated[FiniteFloat, Gt(0)] = 180.0

@@ -136,7 +136,7 @@ def _text(record: Mapping[str, Any], field: str, where: str) -> str:
 
 
 def _options(text: str, where: str) -> dict[str, list[str]]:
-    """Return the values of a command line's known options. The last use of an option counts."""
+    """Return the values of a command line's known options. An option's last occurrence counts."""
     found: dict[str, list[str]] = {}
     values: list[str] = []
     try:

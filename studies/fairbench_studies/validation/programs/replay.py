@@ -111,7 +111,7 @@ class Replay:
 
     @property
     def jain(self) -> float:
-        """Jain's index of the users' service until ``all_active_s``."""
+        """Jain's fairness index of the users' service up to the time ``all_active_s``."""
         return jain(self.service_by(self.all_active_s))
 
     def p50_s(self, user: int) -> float:

@@ -52,7 +52,7 @@ def with_host_cost(profile: TimingProfile, policy: str) -> TimingProfile:
 
 
 def profile_of(gpu: str, model: str, tp: int, engine: str) -> TimingProfile:
-    """Return the measured profile of the GPU, or else a profile of the engine from operator tables.
+    """Return a measured timing profile or, if none fits, a profile from tables of operator times.
 
     The measured profile of the A100 is for SGLang and vLLM; that of the H100 is only for SGLang.
     The time for HTTP and the tokenizer does not depend on the GPU, so a profile from operator

@@ -1,6 +1,6 @@
 """The prompts of a measured serving run as segments, for the simulated prefix cache.
 
-The files contain no texts of prompts. The load generator made the prompts as follows:
+Files of measured runs contain no prompt texts. The load generator made the prompts as follows:
 
 - All closed-loop runs send the same prompts, which share no prefix.
 - In an open-loop run without ``prompt_tokens``, prompts repeat eight sentences of 9 to 16 tokens.

@@ -51,6 +51,6 @@ def least_within(pair: Pair) -> bool:
 
 
 def gap_within(gap: Pair) -> bool:
-    """Return whether simulated and measured service gap differ by at most the target."""
+    """Return whether simulated and measured service gap differ by at most the target factor."""
     low, high = sorted((gap.simulated, gap.measured))
     return high <= GAP_TARGET_FACTOR * low

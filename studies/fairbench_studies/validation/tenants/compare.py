@@ -160,7 +160,7 @@ def compare_tenants(
 
 
 def groups(run: ServingRun) -> list[str]:
-    """Return the groups to compare: tenants or, if there are many, kinds of requests or "all"."""
+    """Return the groups to compare: tenants or, with many tenants, kinds of requests or "all"."""
     clients = sorted(set(run.client))
     if len(clients) <= FEW_CLIENTS:
         return clients
