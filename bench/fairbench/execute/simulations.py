@@ -37,7 +37,7 @@ def files_of(spec: ExperimentSpec) -> tuple[str, ...]:
     """Return the files that an experiment reads: traces, timing profile, data set and tokenizer.
 
     The workload file is left out, because the experiment contains its content. The files in
-    ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS`` are left out, because they belong to all
+    ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS`` are left out, because they apply to all
     experiments. A data set on the Hugging Face hub is left out, because it is not a local file.
     """
     found = [*_called_file(spec.workload.model_dump()), *cost_names(spec.settings)]

@@ -32,8 +32,8 @@ class SGLangRules:
             instead of trying one more request.
         touches_waiting: Whether a pass marks the cached prefixes of the first waiting requests as
             recently used, even if the pass matches no request with the cache.
-        splits: The time at which the prefix tree splits the prompt and recomputed outputs of a
-            retracted request into two nodes: at the prefill, at the end of the request, or never.
+        splits: When a retracted request's prompt and recomputed outputs become two nodes of the
+            prefix tree: at the prefill, at the end of the request, or never.
     """
 
     drops_finished: bool = True
@@ -301,8 +301,9 @@ def vllm_pool_tokens(
     """Return the size of vLLM's KV pool in tokens, or 0 if no memory is left.
 
     vLLM subtracts weights, activations and other memory from a fraction of the GPU's memory
-    (``determine_available_memory`` in ``vllm/v1/worker/gpu_worker.py``). The activations are the
-    peak memory of a profiling step at start, with the maximum numbers of tokens and sequences.
+    (``determine_available_memory`` in ``vllm/v1/worker/gpu_worker.py``). The memory of activations
+    is the peak memory of a profiling step, which vLLM runs at start with the maximum numbers of
+    tokens and sequences.
 
     Args:
         pool: Memory of the weights, and KV cache memory per token.

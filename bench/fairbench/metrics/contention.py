@@ -107,9 +107,9 @@ def median_pace_s(requests: Requests) -> float:
 def first_token_alone_s(requests: Requests, tokens: Ints | None = None) -> Floats:
     """Estimate the time to first token, in seconds, of each call if it ran alone.
 
-    A call's estimate is the shortest time to first token of calls with at least its work.
-    ``tokens`` is the work of each call in tokens; by default, the work is the number of uncached
-    prompt tokens.
+    A call's estimate is the shortest time to first token among all calls with at least as much work
+    as this call. ``tokens`` is the work of each call in tokens; by default, the work is the number
+    of uncached prompt tokens.
     """
     answered = ~np.isnan(requests.first_token_s)
     if not answered.any():

@@ -138,7 +138,8 @@ class MemoryShare:
     def _spare(self, borrower: str, demand: PromptTokens) -> float:
         """Return the free tokens plus the evictable tokens by which clients exceed their shares.
 
-        The borrowing request's own cached prefix is not evictable, because the request uses it.
+        The cached prefix of the request that borrows memory does not count as evictable, because
+        this request needs the prefix.
         """
         memory = self._memory
         spare: float = memory.free - self._promised

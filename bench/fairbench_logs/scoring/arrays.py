@@ -346,7 +346,7 @@ def _check_values(made: Mapping[str, Any], columns: FileColumns) -> None:
 
 
 def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
-    """Return a mask of the affected requests for each message about an impossible value."""
+    """Return messages about impossible values, each with a mask of the affected requests."""
     start, first, last = made["start"], made["first"], made["last"]
     ended = ~np.isnan(last)
     found: dict[str, Flags] = {

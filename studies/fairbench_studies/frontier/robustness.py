@@ -8,8 +8,8 @@ each measure, the tables have geometric means over all configurations:
 
 - results/tables/frontier-robustness.csv has the factor by which fair-finish is better than each
   rival in each measure, for each value of a varied setting.
-- results/tables/frontier-levers.csv has the factor by which fair-finish is better in each measure
-  than fair-finish without one part of this scheduler.
+- results/tables/frontier-levers.csv has, for each measure, the factor by which the complete
+  fair-finish is better than fair-finish without one of its parts.
 
 If runs are missing, the tables are incomplete.
 """
