@@ -327,8 +327,9 @@ def _lacking_output(
     A call's missing tokens are piecewise linear, because tokens are due and come at constant rates.
 
     Returns:
-        A tuple for each linear piece: the start and the end of the piece in seconds, and the number
-        of missing output tokens at the start and at the end. Each array has the shape (calls,).
+        A tuple of four arrays for each linear piece: the start and the end of the piece in seconds,
+        and the number of missing output tokens at the start and at the end. Each array has the
+        shape (calls,).
     """
     requests, pace = calls.requests, calls.alone.per_token_s
     whole, made = calls.output_tokens[rows], requests.output_tokens[rows]

@@ -146,7 +146,7 @@ def _phases(trace: Trace, first_s: float) -> Floats:
 
 
 def judge_poisson(seeds: Seeds) -> list[Part]:
-    """Judge service differences while both clients wait, against a bound, and after 30 s.
+    """Judge VTC's service difference against its bound, the paper's value and FCFS's difference.
 
     A first verdict leaves out the first 30 s, as the paper does, because one client has too few
     queued requests. A second verdict includes the first 30 s.
