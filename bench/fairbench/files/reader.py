@@ -389,7 +389,8 @@ def failure_in_own_file(error: Exception) -> RunFailed | None:
     """Return a RunFailed error with the line of a user's file that raised ``error``, or None.
 
     A note of the RunFailed error has the traceback, which starts at the user's file. If Python
-    turned a StopIteration into a RuntimeError, the message names the line of the StopIteration.
+    turned a StopIteration into a RuntimeError, the message names the line that raised the
+    StopIteration.
     """
     if isinstance(error, FairbenchError | MemoryError):
         return None

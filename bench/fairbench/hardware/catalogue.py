@@ -316,7 +316,7 @@ vocabulary size divided by the memory bandwidth.
 def with_serving(
     coefficients_ms: Mapping[str, float], gpu: str, vocabulary: int
 ) -> dict[str, float]:
-    """Return operator coefficients that include a server's slower linear layers and sampling.
+    """Return operator coefficients plus a server's extra time for linear layers and sampling.
 
     Args:
         coefficients_ms: Coefficients of a ``TimingProfile``.

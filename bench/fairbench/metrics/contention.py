@@ -248,8 +248,9 @@ def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
 def admission_unknown(requests: Requests) -> Flags:
     """Return a mask of the answered calls whose admission time was not reported.
 
-    If a call's admission time was not reported, the tables contain the time of its first token. A
-    reported admission is always earlier than the first token, because a prefill takes time.
+    If a call's admission time was not reported, the tables contain the time of the call's first
+    token instead. A reported admission is always earlier than the first token, because a prefill
+    takes time.
     """
     unknown: Flags = requests.admitted_s == requests.first_token_s
     return unknown

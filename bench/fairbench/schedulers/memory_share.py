@@ -9,8 +9,8 @@ in memory, ``MemoryShare`` decides which requests may be admitted.
   without pinned tokens may always run one request, even if the request exceeds the share.
 - A request above the share of its client *borrows* memory. A borrowing request may be admitted only
   if no other client waits with a request within its share. A borrowing request must fit into the
-  sum of the free memory and the cached tokens above the clients' shares. No cached token within a
-  client's share is evicted.
+  sum of the free memory and the cached tokens above the clients' shares. To admit a borrowing
+  request, no cached token within a client's share is evicted.
 
 Requests that may not be admitted now are hidden from the local scheduler. The eviction policy
 defines the clients' shares of memory. Output tokens are not counted at admission, because output

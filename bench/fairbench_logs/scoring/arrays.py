@@ -196,8 +196,8 @@ NO_CLIENT = "all"
 def _check_ends(requests: FileRequests, states: Any) -> None:
     """Raise DataError if a request seems successful but has no field for its end time.
 
-    A request seems successful if its record has output tokens and reports no failure. Records whose
-    end time is empty raise no error.
+    A request seems successful if its record has output tokens and reports no failure. A record with
+    an empty end time raises no error.
     """
     columns = requests.columns
     for row, keys in columns.odd.items():
