@@ -127,7 +127,7 @@ def printable(text: str) -> str:
     """Return the text with control characters, including line ends, written as escapes.
 
     Names of clients may contain terminal escape sequences and commands of CI systems. A backslash
-    is inserted into each CI command, so that no CI system executes the command.
+    is inserted into each CI command to disable the command.
     """
     if not text.isprintable():
         escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -38,7 +38,7 @@ class BlockStore(Protocol):
 
 
 class MemoryBlocks:
-    """Storage with the narrowest integer type per column, which halves memory compared to int64."""
+    """Storage with the narrowest integer type per column, to save memory."""
 
     def __init__(self, columns: int) -> None:
         self.parts: list[list[NDArray[Any]]] = [[] for _ in range(columns)]

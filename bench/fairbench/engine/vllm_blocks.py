@@ -346,10 +346,9 @@ class BlockCache(BlockTree):
     The cache calls ``on_evict(prefix, tokens)`` when it evicts the last ``tokens`` tokens of a
     prefix. One call reports all blocks of a prefix that are evicted in succession.
 
-    vLLM's free list begins with the blank blocks (without cached tokens), followed by the unused
-    cached blocks, the least recently used first. Freed full blocks go to the tail of the free list,
-    and other freed blocks go to its head. If ``prefix_caching`` is off, no free block has cached
-    tokens.
+    vLLM's free list begins with the blank blocks, followed by the unused cached blocks, the least
+    recently used first. Freed full blocks go to the tail of the free list, and other freed blocks
+    go to its head. If ``prefix_caching`` is off, no free block has cached tokens.
     """
 
     # If ``knows_clients`` is true, the cache counts memory by client. If ``knows_clients`` is

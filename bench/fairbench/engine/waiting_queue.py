@@ -1,8 +1,7 @@
 """The waiting queue of a replica, which is kept sorted by cached prefixes.
 
 The cost of sorting is proportional to the number of changes, because SGLang's stable sort moves
-only requests whose cached prefix has changed in length. Tests check the order of this queue against
-``ListView``, a slower implementation.
+only requests whose cached prefix has changed in length.
 """
 
 from __future__ import annotations

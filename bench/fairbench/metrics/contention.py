@@ -166,7 +166,7 @@ def hides_backlog(summary: Mapping[str, Any]) -> bool:
     """Return whether queues were mostly empty in the window although tokens came slowly.
 
     If an engine admits every request, demand above its capacity forms no queue but makes batches
-    larger and steps longer. Without a queue, a scheduler has no requests to reorder.
+    larger and steps longer.
     """
     slow, empty = summary.get("lone_tpot_ratio"), summary.get("queue_empty_share")
     return slow is not None and empty is not None and bool(slow > SLOW and empty > MOSTLY)

@@ -275,7 +275,7 @@ def area_chart(
 ) -> str:
     """Return a chart of stacked step areas, with the first area at the bottom.
 
-    ``edges`` are the ends of the bins, shape (bins + 1,), in the unit of x. ``areas`` contains at
+    ``edges`` are the edges of the bins on the x axis, shape (bins + 1,). ``areas`` contains at
     least one area, with values of shape (bins,). ``shaded`` are periods of time that are drawn grey
     behind the areas. ``x_ticks`` are drawn on the x axis instead of ticks at round values.
     """

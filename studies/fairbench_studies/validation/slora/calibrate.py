@@ -3,8 +3,8 @@
 The fit determines the time to start and merge a minibatch, the time that a running request adds to
 each decode step, and the server's delay for HTTP and the tokenizer. The time per decode step is
 fitted for each date of recording, because the hosts differed between dates. The cost of a prefilled
-token is a published value and is not fitted. The rest of a decode step's time is derived from the
-GPU's data. The fitted values are constants in the module ``replay``.
+token is a published value. The rest of a decode step's time is derived from the GPU's data. The
+fitted values are constants in the module ``replay``.
 """
 
 from __future__ import annotations
