@@ -93,7 +93,7 @@ def about(*keys: str) -> Iterator[None]:
 
 @contextmanager
 def of_file(where: str, known: Iterable[str] = ()) -> Iterator[None]:
-    """Turn a ValidationError of the ``with`` block into a DataError about the file ``where``."""
+    """Turn a ValidationError in the ``with`` block into a DataError that names the file."""
     from pydantic import ValidationError
 
     try:
@@ -126,8 +126,8 @@ _COMMAND = re.compile(r"(?<!\S)::(?=.*?::)|##(?=\[)")
 def printable(text: str) -> str:
     """Return the text with control characters, including line ends, written as escapes.
 
-    Names of clients may contain terminal escape sequences and commands of CI systems. The function
-    disables a CI command by inserting a backslash.
+    Names of clients may contain terminal escape sequences and commands of CI systems. A backslash
+    is inserted into each CI command to disable the command.
     """
     if not text.isprintable():
         escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -217,9 +217,9 @@ def _first(error: ValidationError) -> ErrorDetails:
 def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) -> str:
     """Describe the first validation error in one line.
 
-    The line contains the key, the value, the allowed values and the nearest match. The key is
-    written after ``owner``, as in ``dlpm.quantum``. For an unknown top-level key, the nearest match
-    is chosen from the keys ``known``.
+    The returned line contains the key, its value, the allowed values and the nearest match. The key
+    is written after ``owner``, as in ``dlpm.quantum``. For an unknown top-level key, the nearest
+    match is chosen from the keys ``known``.
     """
     first = _first(error)
     key = ".".join(str(part) for part in ([owner] if owner else []) + list(first["loc"]))

@@ -1,4 +1,4 @@
-"""The package's version, which ``pyproject.toml`` reads from here, and its directory."""
+"""The package's version, which ``pyproject.toml`` reads, and the package's directory."""
 
 from pathlib import Path
 

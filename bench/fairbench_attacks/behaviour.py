@@ -1,7 +1,7 @@
 """The behaviour of an attacker as a set of choices, and the known attacks.
 
-Each choice, such as the number of client names, has one value that honest clients use. The honest
-twin of an attacker is a client that runs the same programs with honest values only.
+Each choice, such as the number of client names, has an honest value, which honest clients use. The
+honest twin of an attacker is a client that runs the same programs with honest values only.
 
 The files in ``workloads/attacks/`` are generated from the known attacks.
 """

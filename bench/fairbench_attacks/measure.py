@@ -57,7 +57,8 @@ class AttackHarm(NamedTuple):
     - ``p95``: the victims' P95, divided by that in the honest run; ``more`` marks a lower bound.
     - ``hits``: the victims' cache hit rate, divided by that in the honest run.
 
-    A field is None if the attacked or the honest run's value is unknown, or the honest one is 0.
+    A field is None if the value of the attack run or of the honest run is unknown, or if the value
+    of the honest run is 0.
     """
 
     gain: float
@@ -133,8 +134,8 @@ def harm(attack: Seen, honest: Seen) -> AttackHarm:
 def combined(harms: Sequence[AttackHarm]) -> dict[str, Any]:
     """Return means and 95% confidence intervals over seeds, by the fields of ``AttackHarm``.
 
-    If ``p95`` of any seed is a lower bound, ``more`` is True, and only the lower end of the
-    interval of ``p95`` is valid.
+    ``more`` is True if the ``p95`` of any seed is a lower bound; the interval of ``p95`` then has
+    no valid upper end.
     """
     return {
         name: any(values) if name == "more" else _mean_interval(values)

@@ -137,7 +137,7 @@ class PhaseWaits:
         return max(self.ttft_s, default=nan)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the waits as JSON types, where null means undefined."""
+        """Return the waits as JSON values; null means that a wait is undefined."""
         times = {"mean_ttft_s": self.mean_s, "max_ttft_s": self.max_s}
         defined = {name: None if value != value else value for name, value in times.items()}
         return {"requests": len(self.ttft_s), "failed": self.failed, **defined}

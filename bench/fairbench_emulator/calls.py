@@ -179,7 +179,7 @@ class Ending:
 
 
 def ending_of(ids: list[int], most: int, stops: Stops, text: Text) -> Ending:
-    """Return where and why an output with the token ids ``ids`` ends (at most ``most`` tokens).
+    """Return where and why an output with the token ids ``ids`` ends; the limit is ``most`` tokens.
 
     Like SGLang, the function checks the length after each token, then the stop tokens, and then the
     stop texts.

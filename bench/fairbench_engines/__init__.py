@@ -1,1 +1,1 @@
-"""Plugins that let fairbench's schedulers decide inside SGLang and vLLM."""
+"""Plugins that run fairbench's schedulers inside SGLang and vLLM."""

@@ -184,8 +184,9 @@ def judge_repeated(
     """Judge several measured runs of one seed against several baseline runs.
 
     The limits are the baseline values, each made worse by the loss of ``clause``. The check fails
-    if the current values are significantly worse than the limits. The check passes if the current
-    values are significantly better than the limits, or if every current value meets every limit.
+    if the current values are significantly worse than the limits from the baseline. The check
+    passes if the current values are significantly better than the limits, or if every current value
+    meets every limit.
 
     The rank tests are one-sided at the level ``alpha``. If there are too few runs for a significant
     result, the check is inconclusive.

@@ -23,8 +23,8 @@ MAX_SHOWN = 4  # largest number of differing keys that a message names
 class GatePoint:
     """An experiment with one simulated run, or with measured runs that differ only in the seed.
 
-    ``experiment`` contains the tables of the experiment file, except for the tag, and the seeds of
-    all runs. Two points are compared if their ``experiment`` is equal.
+    ``experiment`` contains the seeds of all runs, and the tables of the experiment file without the
+    tag. Two points are compared if their ``experiment`` is equal.
     """
 
     runs: tuple[ComparedRun, ...]

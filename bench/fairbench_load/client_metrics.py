@@ -147,7 +147,7 @@ class Ledger:
             self._exporter.count(what, client, amount)
 
     def waited(self, what: str, request: Request) -> None:
-        """Add how long a request has waited to the histogram ``what``, a key of ``SECONDS``."""
+        """Add a request's waiting time to the histogram ``what``, a key of ``SECONDS``."""
         if self._exporter is not None:
             self._exporter.waited(what, request)
 

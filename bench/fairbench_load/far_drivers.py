@@ -47,7 +47,7 @@ class Telling:
         self._told = dict.fromkeys((REQUESTS_FILE, PROGRAMS_FILE), 0)
 
     def recv(self) -> Any:
-        """Receive the next message; replace the folder in ``Begin`` by a folder on this machine."""
+        """Receive the next message; replace the folder of a ``Begin`` message by a local folder."""
         message = self._pipe.recv()
         return message._replace(folder=self._folder) if isinstance(message, Begin) else message
 

@@ -35,7 +35,8 @@ class Wanted:
     - If ``share_gpus`` is True, several replicas may use one GPU.
     - If ``spread`` is True, the replicas are distributed over as many machines as possible.
     - ``name`` is the prefix of the replicas' names.
-    - ``asked`` is the setting that error messages name, with ``{}`` in place of ``replicas``.
+    - ``asked`` is the user's setting as error messages show it, with ``{}`` in place of the number
+      of replicas.
     """
 
     replicas: int

@@ -410,9 +410,9 @@ def choice_texts(choice: Choice) -> list[str]:
 
 
 def judge(answer: Answered | None, event: str = "") -> AnswerJudgement:
-    """Return whether an answer, or the data of the stream event ``event``, has output or a fault.
+    """Return whether an answer, or the data of a stream event ``event``, has output or an error.
 
-    ``answer`` is None if the payload could not be read, which is a fault.
+    ``answer`` is None if the payload could not be read, which counts as an error.
     """
     if answer is None:
         return AnswerJudgement(None, fault=Fault("not an answer of this API"))

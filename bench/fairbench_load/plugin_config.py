@@ -155,7 +155,7 @@ def plugin_config(
 
 
 def plugin_params(local: str, params: Any, load_cap: str | int | None) -> dict[str, Any]:
-    """Return a scheduler's parameters as ``NAME.PARAM``, and the load limit if there is one."""
+    """Return a scheduler's parameters as ``NAME.PARAM``, and the load cap if there is one."""
     told = as_settings(local, params)
     return told if load_cap in (None, NONE) else {**told, LOAD_CAP: load_cap}
 

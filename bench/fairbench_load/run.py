@@ -1,4 +1,4 @@
-"""A run on real servers, from the start of workers and router to the result."""
+"""Execution of a run on real servers, from starting workers and router to the result."""
 
 from __future__ import annotations
 

@@ -136,8 +136,8 @@ def _kept(task: Task, outcome: bytes | Failure, _: Interruption) -> Any:
 def _save(files: Mapping[str, bytes], folder: Path) -> None:
     """Write received files into a folder, each file or subfolder completely or not at all.
 
-    A received file replaces an existing file of its name. If a folder of the same name exists, a
-    number is appended to the received folder's name.
+    A received file replaces an existing file with the same name. If a folder with a received
+    folder's name exists, a number is appended to the received folder's name.
     """
     hidden = folder / f".writing-{secrets.token_hex(8)}"
     with making_parents(folder):

@@ -67,8 +67,9 @@ def _usage_of(answer: openai.Answered, payload: bytes, *, whole: bool) -> Usage:
 def usage_of(answer: bytes) -> Usage:
     """Return the token counts of an answer of any API.
 
-    If the output tokens are not reported, their number is estimated from the length of the text.
-    If any count is invalid, the output tokens are estimated from the bytes of the whole answer.
+    If the output tokens are not reported, their number is estimated from the length of the text. If
+    any reported token count is invalid, the output tokens are estimated from the bytes of the whole
+    answer.
     """
     with suppress(msgspec.MsgspecError):
         if (found := openai.answered(answer)) is not None:

@@ -311,7 +311,7 @@ class ChatApi(Api):
 
 
 class ResponsesApi(Api):
-    """The path ``/v1/responses`` of OpenAI, without responses stored at a worker."""
+    """OpenAI's API at ``/v1/responses``; workers must not store responses."""
 
     path = "/v1/responses"
     decoder = msgspec.json.Decoder(shapes.RoutedResponse)
@@ -357,7 +357,7 @@ class MessagesApi(Api):
 
 
 class CountTokensApi(MessagesApi):
-    """The path ``/v1/messages/count_tokens``, which counts tokens without generating."""
+    """The API at ``/v1/messages/count_tokens``, which counts tokens but generates none."""
 
     path = "/v1/messages/count_tokens"
     generates = False

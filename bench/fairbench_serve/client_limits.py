@@ -142,7 +142,7 @@ class _Bucket:
 
 
 class Quotas:
-    """The quotas of clients, as token buckets that hold the quota of a minute.
+    """Token buckets for the quotas of clients; a full bucket holds the quota of one minute.
 
     A request is accepted if the client's quota allows one request and at least one token. A
     client's quota is checked before and after the request body is read. An accepted request takes

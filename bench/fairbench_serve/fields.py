@@ -279,7 +279,8 @@ def passed_on(found: Fields, allowed: frozenset[str], where: str = "") -> Fields
     """Return the fields of a body that are in ``allowed`` and whose value is not null.
 
     Fields in ``DROPPED`` and fields with the value null or false are removed. Raises Problem for
-    any other field; the error message puts ``where`` before the field's name.
+    each field that is neither allowed nor removed; the error message puts ``where`` before the
+    field's name.
     """
     kept: Fields = {}
     for name, value in found.items():

@@ -92,7 +92,7 @@ class Health:
     def stalled(self, worker: int) -> None:
         """Make a worker that produces no tokens unavailable, and end its requests.
 
-        No request of the worker is retried, because any of them may have stalled the worker.
+        No request of the worker is retried, because any request may have stalled the worker.
         """
         self._stalled.add(worker)
         self.breakers.reset(worker)

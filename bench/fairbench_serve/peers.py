@@ -63,8 +63,8 @@ class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):
     - ``origin`` identifies the process; each start of a router gives a new identifier.
     - ``fleet`` is a hash of the settings that all peers must share.
     - ``parts`` maps ``router`` and ``gateway`` to the clients' totals that this process counted.
-    - ``gone`` holds the last totals of stopped routers. A new router needs ``gone`` to know how
-      much service the clients of stopped routers received.
+    - ``gone`` holds the last totals of stopped routers. A new router learns from ``gone`` how much
+      service the clients of stopped routers received.
     """
 
     origin: str
@@ -162,7 +162,7 @@ class Peering:
         return msgspec.json.encode(PeerMessage(self.origin, self.fleet, parts, gone))
 
     def _gone(self) -> dict[str, dict[str, Totals]]:
-        """Return the last charge totals of clients at stopped routers, without waiting clients."""
+        """Return the last charge totals that stopped routers reported, without waiting clients."""
         now_s = self.dispatcher.now_s()
         newest_s = max((first_s for first_s, _ in self.heard_s.values()), default=-inf)
         found: dict[str, dict[str, Totals]] = {}

@@ -169,7 +169,8 @@ def plan(
     largest number of users (clients) that a fixed cluster, such as ``dp=(4, 4)``, can serve within
     the targets. ``flags`` are flags of ``fairbench plan``. ``plan`` leaves no files on disk.
 
-    If no cluster in the range meets the targets, the answer says so without an error. Raises
-    UsageError for a wrong argument and DataError for wrong data; the message is one line.
+    ``plan`` raises no error if no cluster in the range meets the targets, but reports this in its
+    result. Raises UsageError for a wrong argument and DataError for wrong data; the message is one
+    line.
     """
     return log_tools().plan(**locals())

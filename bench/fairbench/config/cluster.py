@@ -135,8 +135,7 @@ def check_used(given: Iterable[str], specs: Collection[ExperimentSpec]) -> None:
     """Raise UsageError for a setting that has no effect in any of the experiments.
 
     ``given`` contains the keys of the settings that the user's flags set. Settings of schedulers
-    are not checked, because a command may compare a scheduler that has the setting with schedulers
-    that lack the setting.
+    are not checked, because a command may compare schedulers with and without a setting.
     """
     needs = {policy: f"{EVICTION} = {policy!r}" for policy in registry.ALL_EVICTIONS}
     needs |= {ROUTERS: "several routers", DISAGGREGATION: "prefill and decode"}

@@ -89,7 +89,7 @@ class LogFlags(TypedDict, total=False):
 
 
 class TraceFlags(LogFlags, total=False):
-    """Flags of commands that read traces, with the size of the blocks that make up prompts."""
+    """Flags for reading traces: all flags for logs, and the size of the blocks in ``hash_ids``."""
 
     trace_block_size: Annotated[
         int | None,

@@ -72,7 +72,7 @@ def check_no_engine(backend: BackendConfig, engine: str | None) -> None:
 def check_machine(
     backend: BackendConfig, settings: Mapping[str, Any], usual: Mapping[str, Any]
 ) -> None:
-    """Raise UsageError if a changed machine setting is not supported by the backend.
+    """Raise UsageError if the user changed a machine setting that the backend does not support.
 
     ``usual`` contains the workload's defaults; a value that equals its default counts as unchanged.
     """

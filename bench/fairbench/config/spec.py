@@ -83,8 +83,8 @@ class ExperimentSpec(BaseModel):
     - ``saturation``: the rule by which the gateway recognises full workers.
     - ``routers``: number of routers that share the workers; None means 1.
     - ``engine``: the engine whose behaviour the simulated workers follow [the default engine].
-    - ``engine_code``: path of a Python interpreter with an installed engine; the engine's own code
-      schedules simulated requests [fairbench's model of the engine].
+    - ``engine_code``: path of a Python interpreter with an installed engine, whose own code then
+      schedules the simulated requests [None: fairbench's model of the engine].
     - ``charge_pass``: whether the CPU time of the engine's scheduling passes delays its iterations.
     - ``eviction``: eviction policy of KV memory [the engine's LRU].
     - ``memory_records``: whether the run records which clients hold KV memory, even under LRU.

@@ -130,7 +130,7 @@ def sweep_toml(sweep: Sweep) -> str:
 def parse_axis(text: str) -> tuple[str, list[Any]]:
     """Parse the text ``NAME.PARAM=V,W`` into a key and its values.
 
-    Values that are not valid TOML are taken as texts. Raises UsageError if ``text`` is not of the
+    Values that are not valid TOML are read as strings. Raises UsageError if ``text`` is not of the
     form ``NAME.PARAM=V,W``.
     """
     name, equals, values = text.partition("=")

@@ -254,7 +254,7 @@ class DecodeRun:
         return self.start_ps + steps * self.first_ps + growth
 
     def steps_before(self, time_ps: int) -> tuple[int, int]:
-        """Return the number of steps that end before ``time_ps``, and the end (ps) of the last."""
+        """Return how many steps end before ``time_ps``, and the end (ps) of the last such step."""
         span, first, growth = time_ps - self.start_ps, self.first_ps, self.growth_ps
         if span <= first:
             return 0, self.start_ps

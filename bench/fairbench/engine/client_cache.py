@@ -219,7 +219,7 @@ class ClaimedMemory(Protocol[Kept]):
         """Return whether a waiting request's cached prefix ends at the node."""
 
     def end_use(self, node: Kept) -> None:
-        """Record the node's last use at its parent, because a client's claim on the node ends."""
+        """Update the last use of the node's parent after a client's claim on the node has ended."""
 
     def cut(self, node: Kept, tokens: int) -> None:
         """Split ``node`` so that it keeps only its last ``tokens`` tokens, in whole blocks."""

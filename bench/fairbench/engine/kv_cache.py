@@ -86,7 +86,7 @@ class KVNode(Node):
     ``last_access`` are exact for leaves, and lower bounds for other nodes.
 
     A use of a node is recorded as a time stamp and a position in the queue. Uses that are recorded
-    together for all waiting requests differ only in the queue position.
+    for all waiting requests at once have equal time stamps and different queue positions.
     """
 
     __slots__ = ("last_access", "listed", "locks", "number", "waiters")

@@ -1,8 +1,8 @@
 """A simulation of the engine S-LoRA / LightLLM, used to replay measured runs.
 
 LightLLM has no prefix cache and no preemption. A request is admitted only if the KV pool can hold
-the whole batch until all outputs are complete. The engine knows output lengths, because the S-LoRA
-runs that are replayed ignored the end-of-sequence token. The engine tries to start a minibatch (a
+the whole batch until all outputs are complete. Output lengths are known in advance, because the
+replayed S-LoRA runs ignored the end-of-sequence token. The engine tries to start a minibatch (a
 prefill batch) when the server is idle. A busy server first tries to start another minibatch
 ``max_wait_tokens`` decode steps after the last minibatch. The server tries again after each later
 decode step. Source: [VTC-artifact], slora/server/router/{manager,req_queue}.py.

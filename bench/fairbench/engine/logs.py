@@ -38,7 +38,7 @@ class BlockStore(Protocol):
 
 
 class MemoryBlocks:
-    """Storage with the narrowest integer type per column: half the memory of 64-bit integers."""
+    """Storage with the narrowest integer type per column, to save memory."""
 
     def __init__(self, columns: int) -> None:
         self.parts: list[list[NDArray[Any]]] = [[] for _ in range(columns)]
@@ -180,7 +180,7 @@ class InBatch:
         self.step = 0
 
     def copy(self) -> InBatch:
-        """Return a copy of this object, which stays the same when the batch changes."""
+        """Return a copy that later changes of the batch do not affect."""
         other = InBatch(self.index)
         other.per_client, other.step = self.per_client.copy(), self.step
         other.clients, other.requests = self.clients[:], self.requests[:]

@@ -53,7 +53,7 @@ class DecodeTime:
         return self.each, self.read, self.numbered
 
     def request_ps(self, base: int, joined: Sums) -> float:
-        """Return the GPU time (ps) of a request since ``sums()`` returned ``joined``."""
+        """Return a request's share of GPU time (ps) since ``sums()`` returned ``joined``."""
         each, read, numbered = joined
         return self.each - each + ((self.read - read) * base + self.numbered - numbered)
 

@@ -419,9 +419,9 @@ class Admission:
     def try_admit(self, request: Request) -> Tried:
         """Admit a candidate if the budgets, slots, load cap and memory allow it.
 
-        The admission pass ends when a token budget is used up. Older releases (without the rule
-        ``tries_within_budget``) try one more request before the pass ends, without checking the
-        load cap.
+        The admission pass ends when a budget is used up. In older SGLang releases
+        (``tries_within_budget`` is False), the pass first tries one more request, without checking
+        the load cap.
         """
         replica, cache, batch = self._replica, self._cache, self._replica.batch
         spent = self._used_up and self.spent
@@ -527,7 +527,7 @@ class Admission:
     # Preemption
 
     def preempt(self, wish: Preempt) -> bool:
-        """Preempt a running request for the scheduler.
+        """Carry out the scheduler's wish to preempt a running request.
 
         As in SGLang, cached tokens are evicted until each request that keeps running has memory for
         20 more steps. The function returns False if the request is not running, or if the scheduler

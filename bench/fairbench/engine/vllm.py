@@ -374,7 +374,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def fits(self, request: Request) -> bool:
         """Return whether the request could run alone on this worker.
 
-        The request's last output token needs no memory.
+        The last output token of a request needs no KV memory, because no further token is decoded.
         """
         tokens = request.input_tokens + request.max_new_tokens - 1
         return -(-tokens // self.limits.block_size) <= self.limits.blocks
@@ -450,7 +450,7 @@ class VLLMPrefillOnly(VLLMReplica):
 
 @dataclass(slots=True)
 class StepInFlight:
-    """A step that vLLM has decided on and whose results are not known yet.
+    """A step that vLLM has scheduled, but whose results are still unknown.
 
     ``decoding`` lists the sequences that decode, and ``ends`` lists the sequences that the step
     finishes. ``batch`` counts the clients' decoding requests. ``took_ps`` is the duration of the
@@ -480,11 +480,12 @@ class AsyncVLLMReplica(VLLMReplica):
     While a step runs, vLLM already counts an output token for each request in the step. vLLM's
     asynchronous scheduling differs from its synchronous scheduling in four rules:
 
-    - A request that arrives during a step must wait for the step after the next step.
-    - A request keeps its slot and blocks while the step with its last token runs. A request that
-      ends before ``max_new_tokens`` runs for one more step, whose token is discarded.
-    - The scheduler learns of output tokens and finished requests one step later than with
-      synchronous scheduling.
+    - A request that arrives during a step cannot join the next step, which is already scheduled.
+    - A request keeps its batch slot and KV blocks until the step that computes its last token has
+      ended. A request that ends before ``max_new_tokens`` runs for one more step, whose token is
+      discarded.
+    - Output tokens and finished requests reach the scheduler one scheduling decision later than
+      with synchronous scheduling.
     - A block of decoded tokens is cached one step later than with synchronous scheduling.
 
     The batch, the block tables and the running list are in the state after the last decided step.

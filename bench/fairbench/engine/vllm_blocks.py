@@ -349,7 +349,7 @@ class BlockCache(BlockTree):
 
     vLLM's free list begins with the blank blocks, followed by the unused cached blocks, the least
     recently used first. Freed full blocks go to the tail of the free list, and other freed blocks
-    go to its head. If ``prefix_caching`` is off, all free blocks are blank.
+    go to its head. If ``prefix_caching`` is off, no free block has cached tokens.
     """
 
     # If ``knows_clients`` is true, the cache counts memory by client. If ``knows_clients`` is

@@ -1,8 +1,7 @@
 """The waiting queue of a replica, which is kept sorted by cached prefixes.
 
 The cost of sorting is proportional to the number of changes, because SGLang's stable sort moves
-only requests whose cached prefix has changed in length. Tests compare the queue's order with the
-order of the slower ``ListView``.
+only requests whose cached prefix has changed in length.
 """
 
 from __future__ import annotations
@@ -365,7 +364,7 @@ class MatchedQueue(ABC, Generic[N]):
     def admit(self, request: Request) -> None:
         """Remove an admitted request from the queue.
 
-        Scans of the current admission pass skip an admitted request.
+        Later scans of the queue in the same admission pass skip the admitted request.
         """
         entry = self.entries.pop(request)
         entry.admitted = True

@@ -36,9 +36,9 @@ from fairbench.workloads.plan import ClientPlan, expected_programs, program_stre
 def files_of(spec: ExperimentSpec) -> tuple[str, ...]:
     """Return the files that an experiment reads: traces, timing profile, data set and tokenizer.
 
-    The returned files exclude the workload file, because the experiment contains its content, and
-    files in ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS``. A data set on the Hugging Face hub
-    does not count as a file.
+    The workload file is left out, because the experiment contains its content. The files in
+    ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS`` are left out, because they apply to all
+    experiments. A data set on the Hugging Face hub is left out, because it is not a local file.
     """
     found = [*_called_file(spec.workload.model_dump()), *cost_names(spec.settings)]
     if spec.dataset_path and not spec.dataset_path.startswith(HUB_PREFIX):

@@ -1,4 +1,4 @@
-"""Readers of users' files, which are untrusted. Only this package opens users' files."""
+"""Readers of users' files, which are untrusted. Only ``fairbench.files`` opens users' files."""
 
 from typing import TYPE_CHECKING
 

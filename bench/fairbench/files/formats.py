@@ -344,7 +344,7 @@ def bundled_names(folder: Traversable) -> list[str]:
 
 
 def file_of(kind: str, ref: str, folder: Traversable) -> tuple[Traversable, str]:
-    """Find a file by path or by name in ``folder``; return the file and its name in messages.
+    """Find a file by path, or by name in ``folder``; return the file and its name for messages.
 
     Raises UsageError for a name that ``folder`` does not contain.
     """
@@ -396,7 +396,7 @@ def _toml_text(file: Traversable, shown: str) -> str:
 
 
 def _unusable(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Yield the key of each value that a TOML file must not contain, and the reason."""
+    """Yield the key of each value that is not allowed in a TOML file, and why it is not allowed."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield from _unusable(inner, f"{key}.{name}" if key else name)

@@ -110,8 +110,9 @@ def lines(
     """Yield the lines of a file; remove a byte order mark.
 
     Blank lines are left out unless ``blank`` is True. If ``streamed`` is True, only the size of a
-    line is limited, not the size of the file. Set ``streamed`` for stored runs of fairbench, or if
-    lines are not kept in memory. Raises DataError if the file is unreadable or too large.
+    line is limited, not the size of the file. Use ``streamed`` for fairbench's own stored runs, and
+    for callers that do not keep the lines in memory. Raises DataError if the file is unreadable or
+    too large.
     """
     memory = ReadMemory(shown)
     most, least = memory.largest_line, memory.limit // MOST_PER_BYTE
@@ -388,7 +389,8 @@ def failure_in_own_file(error: Exception) -> RunFailed | None:
     """Return a RunFailed error with the line of a user's file that raised ``error``, or None.
 
     A note of the RunFailed error has the traceback, which starts at the user's file. If Python
-    turned a StopIteration into a RuntimeError, the message names the line of the StopIteration.
+    turned a StopIteration into a RuntimeError, the message names the line that raised the
+    StopIteration.
     """
     if isinstance(error, FairbenchError | MemoryError):
         return None

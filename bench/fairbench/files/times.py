@@ -127,7 +127,7 @@ _LARGEST = 2**62  # limit on times in ns, so that the difference of two times fi
 
 
 class Nanoseconds(int):
-    """A time in nanoseconds, even if its size suggests another unit."""
+    """A time that is known to be in nanoseconds, so that its unit is not guessed."""
 
 
 def unit_of(value: Any) -> str:

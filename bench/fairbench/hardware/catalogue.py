@@ -317,7 +317,7 @@ vocabulary size divided by the memory bandwidth.
 def with_serving(
     coefficients_ms: Mapping[str, float], gpu: str, vocabulary: int
 ) -> dict[str, float]:
-    """Return operator coefficients, adjusted to a server's linear layers and sampling time.
+    """Return operator coefficients plus a server's extra time for linear layers and sampling.
 
     Args:
         coefficients_ms: Coefficients of a ``TimingProfile``.

@@ -32,8 +32,8 @@ class SGLangRules:
             instead of trying one more request.
         touches_waiting: Whether a pass marks the cached prefixes of the first waiting requests as
             recently used, even if the pass matches no request with the cache.
-        splits: The time at which the prefix tree splits the prompt and recomputed outputs of a
-            retracted request into two nodes: at the prefill, at the end of the request, or never.
+        splits: When a retracted request's prompt and recomputed outputs become two nodes of the
+            prefix tree: at the prefill, at the end of the request, or never.
     """
 
     drops_finished: bool = True
@@ -90,16 +90,16 @@ LoadCapSetting: TypeAlias = Annotated[str | int | None, PlainValidator(_load_cap
 class EngineParams:
     """Settings of every simulated SGLang worker (``--set engine.NAME=VALUE``).
 
-    ``fairbench list engines`` describes each engine setting. A setting of 0 means the value that
-    SGLang 0.5.23 chooses for the GPU and model. ``mem_fraction_static`` of an A10G is 0.88. SGLang
-    chooses a ``max_running_requests`` between 2,048 and 4,096, so memory is the limit in practice.
-    ``full_reservation`` reserves memory for all output tokens at admission, as ``ignore_eos`` does.
-    [DLPM] §5.1 sets ``num_continuous_decode_steps`` to 10. ``in_batch_prefix_caching`` (on by
-    default) has been part of SGLang since December 2024 (PR 2442). By default, a pass that lacks
-    memory or slots marks the batch as full (``batch_is_full``), unlike SGLang in summer 2024.
-    ``enable_mixed_chunk`` is off by default, as in SGLang. See docs/appendix/engine.md for
-    ``load_cap``, docs/appendix/speed.md for ``prefix_match_us``, and docs/reference/releases.md for
-    ``release``.
+    ``fairbench list engines`` describes each engine setting. The value 0 of a setting stands for
+    the value that SGLang 0.5.23 chooses for the GPU and model. ``mem_fraction_static`` of an A10G
+    is 0.88. SGLang chooses a ``max_running_requests`` between 2,048 and 4,096, so memory is the
+    limit in practice. ``full_reservation`` reserves memory for all output tokens at admission, as
+    ``ignore_eos`` does. [DLPM] §5.1 sets ``num_continuous_decode_steps`` to 10.
+    ``in_batch_prefix_caching`` (on by default) has been part of SGLang since December 2024 (PR
+    2442). By default, a pass that lacks memory or slots marks the batch as full
+    (``batch_is_full``), unlike SGLang in summer 2024. ``enable_mixed_chunk`` is off by default, as
+    in SGLang. See docs/appendix/engine.md for ``load_cap``, docs/appendix/speed.md for
+    ``prefix_match_us``, and docs/reference/releases.md for ``release``.
     """
 
     chunked_prefill_size: Annotated[int, Ge(0)] = 0
@@ -301,8 +301,9 @@ def vllm_pool_tokens(
     """Return the size of vLLM's KV pool in tokens, or 0 if no memory is left.
 
     vLLM subtracts weights, activations and other memory from a fraction of the GPU's memory
-    (``determine_available_memory`` in ``vllm/v1/worker/gpu_worker.py``). The activations are the
-    peak memory of a profiling step at start, with the maximum numbers of tokens and sequences.
+    (``determine_available_memory`` in ``vllm/v1/worker/gpu_worker.py``). The memory of activations
+    is the peak memory of a profiling step, which vLLM runs at start with the maximum numbers of
+    tokens and sequences.
 
     Args:
         pool: Memory of the weights, and KV cache memory per token.

@@ -145,8 +145,8 @@ class KVPool:
     """The quantities in SGLang 0.5.23's formula for the size of the KV pool.
 
     ``host_gb_s`` is the transfer rate of KV cache to and from CPU memory in 10^9 bytes/s, or 0 if
-    unknown. A simulated vLLM engine computes its pool size from ``vllm``, or has SGLang's pool size
-    if ``vllm`` is None.
+    unknown. A simulated vLLM engine computes its pool size from ``vllm``. If ``vllm`` is None, the
+    engine has SGLang's pool size.
     """
 
     pre_load_avail_gib: Amount
@@ -357,7 +357,8 @@ class TimingParams:
 def perturbed(profile: TimingProfile, percent: float, rng: Random) -> TimingProfile:
     """Return the timing profile with random errors of up to ``percent`` percent.
 
-    Each coefficient is multiplied by a random factor for all coefficients and by one of its own.
+    Each coefficient is multiplied by a random factor that all coefficients share, and by a second
+    random factor of its own.
     """
 
     def factor() -> float:

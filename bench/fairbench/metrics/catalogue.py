@@ -84,7 +84,7 @@ def metric_name(key: str) -> str:
 
 
 def needing(needs: Needs) -> list[str]:
-    """Return the keys of the metrics that need a kind of data."""
+    """Return the keys of the metrics that need data of the kind ``needs``."""
     return [metric.key for metric in CATALOGUE.values() if needs in metric.needs]
 
 

@@ -157,7 +157,7 @@ def _program_latencies(programs: Programs, arrived: Flags, facts: Facts) -> list
 def _first_tokens(
     requests: Requests, programs: Programs, arrived: Flags, facts: Facts
 ) -> list[Sample]:
-    """Return each client's times to first token in seconds, for requests of ``arrived`` programs.
+    """Return each client's TTFTs in seconds, for requests of the programs in the mask ``arrived``.
 
     A request that an unfinished program has not sent yet has the lower bound 0 s. Without unsent
     requests, a starved client would be judged only by the few requests that were served.

@@ -107,9 +107,9 @@ def median_pace_s(requests: Requests) -> float:
 def first_token_alone_s(requests: Requests, tokens: Ints | None = None) -> Floats:
     """Estimate the time to first token, in seconds, of each call if it ran alone.
 
-    A call's estimate is the shortest time to first token among calls with at least as much work.
-    ``tokens`` is the work of each call in tokens; by default, the work is the number of uncached
-    prompt tokens.
+    A call's estimate is the shortest time to first token among all calls with at least as much work
+    as this call. ``tokens`` is the work of each call in tokens; by default, the work is the number
+    of uncached prompt tokens.
     """
     answered = ~np.isnan(requests.first_token_s)
     if not answered.any():
@@ -166,7 +166,7 @@ def hides_backlog(summary: Mapping[str, Any]) -> bool:
     """Return whether queues were mostly empty in the window although tokens came slowly.
 
     If an engine admits every request, demand above its capacity forms no queue but makes batches
-    larger and steps longer. Without a queue, a scheduler has no requests to reorder.
+    larger and steps longer.
     """
     slow, empty = summary.get("lone_tpot_ratio"), summary.get("queue_empty_share")
     return slow is not None and empty is not None and bool(slow > SLOW and empty > MOSTLY)
@@ -248,8 +248,9 @@ def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
 def admission_unknown(requests: Requests) -> Flags:
     """Return a mask of the answered calls whose admission time was not reported.
 
-    If a call's admission time was not reported, the tables contain the time of its first token. A
-    reported admission is always earlier than the first token, because a prefill takes time.
+    If a call's admission time was not reported, the tables contain the time of the call's first
+    token instead. A reported admission is always earlier than the first token, because a prefill
+    takes time.
     """
     unknown: Flags = requests.admitted_s == requests.first_token_s
     return unknown

@@ -104,7 +104,7 @@ def _lengths(
     """Return each answer's full length, and each program's weighted tokens in unsent calls.
 
     A program's missing output is divided among its unfinished and unsent calls, in proportion to
-    the tokens that each call may still make.
+    the tokens that each call may still generate.
     """
     count = len(programs)
 
@@ -328,8 +328,9 @@ def _lacking_output(
     A call's missing tokens are piecewise linear, because tokens are due and come at constant rates.
 
     Returns:
-        The start and the end of each linear piece in seconds, and the number of missing output
-        tokens at the start and at the end. Each array has the shape (calls,).
+        A tuple of four arrays for each linear piece: the start and the end of the piece in seconds,
+        and the number of missing output tokens at the start and at the end. Each array has the
+        shape (calls,).
     """
     requests, pace = calls.requests, calls.alone.per_token_s
     whole, made = calls.output_tokens[rows], requests.output_tokens[rows]

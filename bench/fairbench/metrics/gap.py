@@ -6,8 +6,8 @@ is a number of tokens that counts as a client's service from one instant on.
 
 The search for the largest gap divides time into short intervals (``Cells``). The service of two
 clients at the start and the end of an interval (cell) bounds their service difference inside it
-(``Pairs``). Only cells that may contain the largest difference are examined at every instant at
-which a client's service grows (``Inside``).
+(``Pairs``). ``Inside`` then examines every instant at which a client's service grows, but only in
+cells that may contain the largest difference.
 """
 
 from __future__ import annotations

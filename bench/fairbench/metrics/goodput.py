@@ -269,9 +269,9 @@ def group_service(tables: Tables, padding: Mapping[int, Padding], end_s: float) 
 def useful(
     tables: Tables, padding: Mapping[int, Padding], window: Window, weights: ServiceWeights
 ) -> Floats:
-    """Return each client's useful service in the half-open window, in weighted tokens.
+    """Return each client's service without padding in ``window``, in weighted tokens.
 
-    ``padding`` maps client indices to padding; all tokens of a client without padding are useful.
+    ``padding`` maps client indices to padding. A client without an entry has no padding.
     """
     served, padded = _served(tables, padding, window, weights)
     return served - padded

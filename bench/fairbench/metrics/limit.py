@@ -132,8 +132,9 @@ class InMemory(NamedTuple):
 def with_memory(requests: Requests, facts: Facts, work: LeastWork) -> InMemory:
     """Return the highest hit rate of any eviction policy, and the least run time at this rate.
 
-    Prompts keep the run's order. Tokens that are computed again because memory is small are assumed
-    to need no attention time. The hit rate and the run time are NaN if all prefixes fit in memory.
+    Prompts are assumed to be computed in the same order as in the run. Tokens that are computed
+    again because memory is small are assumed to need no attention time. The hit rate and the run
+    time are NaN if all prefixes fit in memory.
     Precondition: ``facts.prices`` and ``requests.compulsory_tokens`` are known.
     """
     if facts.least_computed is None:
@@ -181,9 +182,9 @@ def most_service(tables: Tables, facts: Facts, got: Shares, work: LeastWork, sha
     """Return the highest service rate (tok/s) if every client gets ``share`` of its fair share.
 
     Every client receives at least ``share`` of its max-min fair share, and at most its demand. GPU
-    time beyond these minimum shares serves the clients that need the least GPU time per token. A
-    client's service is assumed to be a uniform mix of all its requests. The result is NaN for a
-    disaggregated cluster, and for an empty window.
+    time beyond the clients' minimum shares goes to the clients that need the least GPU time per
+    token. A client's service is assumed to be a uniform mix of all its requests. The result is NaN
+    for a disaggregated cluster, and for an empty window.
     """
     clients, requests = len(facts.clients), tables.requests
     if facts.prefill_workers is not None or not got.window.length_s:
@@ -326,7 +327,7 @@ def program_arrivals(programs: Programs, facts: Facts) -> Floats:
 
 
 def _with_arrivals(tables: Tables, facts: Facts, work: LeastWork, arrival_s: Floats) -> float:
-    """Return the largest sum of a time t and the least time for all work that arrives from t on."""
+    """Return a lower bound on the run's end (s): max over t of t + the time of work from t on."""
     requests, programs = tables.requests, tables.programs
     at = program_rows(requests, programs)
     # A request whose program was not recorded may have begun at any time.

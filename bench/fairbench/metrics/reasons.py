@@ -10,7 +10,7 @@ LATENCIES = {
     "e2el": "no request completed",
     "itl": "the records hold each request's first and last token, not the ones between",
 }
-"""Latencies of single requests, with the reason why each may be undefined."""
+"""Reasons why the latency metrics of single requests may be undefined, by metric."""
 
 EMPTY_WINDOW = "the run ended before its window began"
 NO_TIME = "the run lasted no time"

@@ -394,7 +394,8 @@ class TokenGaps(NamedTuple):
 
     - ``request`` is the row of the gap's request in the table of requests.
     - ``start_s`` is the time of the token before the gap, and ``gap_s`` is the length of the gap.
-    - ``names`` are the names of the table's requests in a log, or "" for a nameless request.
+    - ``names`` lists the names of requests in the log, by row of the table of requests; a request
+      without a name has "".
     """
 
     request: Ints

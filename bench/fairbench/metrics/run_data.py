@@ -273,7 +273,7 @@ class RunData:
 
     @cached_property
     def worst_shares(self) -> dict[float, Floats]:
-        """The lowest part of its fair share that each client got in a window, by window length.
+        """The lowest fraction of its fair share that each client got in a window, by window length.
 
         The key 0 stands for all periods in which the client was backlogged, instead of a window.
         """
@@ -284,7 +284,7 @@ class RunData:
         return {**found, 0.0: backlogged_shares(line)}
 
     def share_in_worst_window(self, length_s: float) -> list[Noted]:
-        """Return the lowest part of its fair share that each client got in ``length_s`` seconds."""
+        """Return each client's lowest fraction of its fair share in any ``length_s`` seconds."""
         why = self.why_no_window
         return [Noted(share, why) for share in self.worst_shares[length_s].tolist()]
 
@@ -408,8 +408,9 @@ class RunData:
         """The fraction of its fair share that each session received, by window length in seconds.
 
         The value under the key 0 covers the run's whole window. The value is NaN if the session's
-        fair share is less than four calls of mean size. The key ``SESSION_WINDOW_S`` stands for the
-        lowest fraction in sliding windows of this length.
+        fair share is less than four calls of mean size. The value under the key
+        ``SESSION_WINDOW_S`` is the lowest fraction in any sliding window of ``SESSION_WINDOW_S``
+        seconds.
         """
         run = self.of_sessions
         line = None if run is None else run.timeline

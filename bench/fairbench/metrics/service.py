@@ -151,8 +151,8 @@ class View(Enum):
 class Booked(NamedTuple):
     """Unweighted tokens of each client that count as service in a window.
 
-    ``charged`` counts uncached input tokens at their admission, and ``extend`` counts uncached
-    input tokens when they have been computed. Each array has the shape (n_clients,).
+    ``charged`` counts uncached input tokens at the admission of their request, and ``extend``
+    counts uncached input tokens at the end of their prefill. Each array has the shape (n_clients,).
     """
 
     input: Floats
@@ -283,8 +283,8 @@ def _step_bookings(
 ) -> tuple[Ints, Floats, Ints]:
     """Return how many tokens the steps of each log row add between consecutive ``times``.
 
-    The returned arrays begin with an element for the end of each log row. Elements for each of
-    ``times`` inside a row come after the elements for ends.
+    In the returned arrays, the first elements stand for the ends of the log rows, and all further
+    elements for ``times`` that lie inside rows.
 
     Returns:
         The index in ``times`` of the first time after the tokens were added; the number of tokens;

@@ -78,7 +78,7 @@ def is_few(n: int | None, rank: int) -> bool:
 
 
 def _tail(known: Iterable[tuple[int | None, bool]]) -> int:
-    """Return P95 if some sample is too small for a P99 and all have a P95, otherwise P99.
+    """Return P95 if every sample has a P95 and any sample is too small for a P99, otherwise P99.
 
     ``known`` has a pair for each sample: the number of latencies, and whether a P95 is known.
     """

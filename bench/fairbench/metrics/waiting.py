@@ -156,7 +156,7 @@ class Backlog(NamedTuple):
         return begun - over
 
     def together(self, others: Backlog) -> Backlog:
-        """Return the intervals in which a client is backlogged in this table and in ``others``."""
+        """Return the intervals in which a client is backlogged both here and in ``others``."""
         every = np.arange(len(others.client))
         other, own = Overlaps(self).found(others, every, others.client)
         return Backlog(

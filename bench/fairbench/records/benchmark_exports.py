@@ -127,7 +127,7 @@ def _measured_requests(item: Record, where: str) -> Iterator[Object]:
 
 
 def _flat_record(item: Record, where: str) -> Object:
-    """Merge the metadata, metrics and failure of a record of aiperf into a flat object."""
+    """Merge the metadata, metrics and failure of an aiperf record into one flat object."""
     metadata, metrics = item["metadata"], item["metrics"] or {}
     if not isinstance(metrics, dict):
         raise DataError(f"{where}: metrics must be a JSON object")

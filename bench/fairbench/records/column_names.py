@@ -14,7 +14,7 @@ from fairbench.files.formats import parsed
 from fairbench.records.layout import MAPPED
 
 OWN = "="
-"""The names of fields that fairbench itself adds to records begin with this character."""
+"""The first character of the names of fields that fairbench itself adds to records."""
 
 MOMENTS = ("start", "first_token", "end", "admitted")
 """The fields of a request record that are points in time."""

@@ -393,8 +393,8 @@ def numbers(columns: FileColumns, column: ColumnValues) -> Floats:
 def _has_decimal_comma(columns: FileColumns) -> bool:
     """Return whether a comma in the file's times is the decimal separator.
 
-    A comma before three digits counts as decimal only if another comma in the file is certainly
-    decimal, or if semicolons separate the columns.
+    A comma before three digits is read as decimal only if semicolons separate the columns, or if
+    another comma in the file cannot separate thousands.
     """
     timed = columns.of_fields(*LENGTHS, *MOMENTS)
     texts = [
@@ -427,7 +427,7 @@ def check_one_clock(columns: FileColumns, start: Floats, column: ColumnValues) -
 
 
 def of_other_clock(times: Floats, others: Floats) -> Flags:
-    """Return where ``times`` and ``others`` differ so much that their clocks or units differ."""
+    """Return a mask of rows where ``times`` and ``others`` must have different clocks or units."""
     least, most = np.minimum(abs(times), abs(others)), np.maximum(abs(times), abs(others))
     apart: Flags = (most >= DATED_S) & (most >= APART * least) & np.isfinite(most)
     return apart

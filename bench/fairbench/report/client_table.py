@@ -125,7 +125,7 @@ class Lorenz(NamedTuple):
         return 1 - float(np.sum(np.diff(clients) * (service[1:] + service[:-1])))
 
     def of_smallest(self, part: float) -> float:
-        """Return the service share of the fraction ``part`` of clients with the least service."""
+        """Return the share of service that the least-served fraction ``part`` of clients got."""
         return float(np.interp(part, self.clients, self.service))
 
 

@@ -477,7 +477,7 @@ def _of_requests(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def latency_kind(summary: Summary) -> str:
-    """Return a phrase on what the latencies measure, and whether they include think time."""
+    """Return a phrase that says what the latencies measure, and whether they include think time."""
     kind = {"ttft": " to the first token", "program": " for a program"}
     text = kind.get(summary.get("latency", ""), "")
     if summary.get("latency") == "program" and summary.get("think_time") is not None:

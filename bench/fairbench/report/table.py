@@ -54,7 +54,7 @@ def stacked(
     """Return all columns as one table or several tables of at most ``width`` characters each.
 
     The function ``make`` builds a table from the row labels and the given columns. If the table is
-    too wide, columns with the lowest ``Column.dropped`` move to the next table.
+    too wide, columns move to the next table, beginning with the lowest ``Column.dropped``.
     """
 
     def fits(shown: Sequence[Column]) -> bool:

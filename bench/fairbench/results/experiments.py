@@ -240,7 +240,7 @@ def used_values(experiment: Experiment) -> dict[str, str]:
 
 
 def _chosen(experiment: Experiment, told: Any) -> set[str]:
-    """Return the configuration keys that the user set; ``told`` is the manifest's list of them.
+    """Return the configuration keys that the user set; recent manifests list them in ``told``.
 
     If an older manifest does not list user-set keys, infer them from the experiment's values.
     """

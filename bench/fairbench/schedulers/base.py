@@ -8,11 +8,11 @@ While a host serves a request, it calls a local scheduler's hooks in this order:
 
     accepts -> on_arrival -> select ... on_admitted -> on_tokens, on_tokens, ... -> on_finish
 
-After ``on_retract``, the request waits again for ``select``. ``prepare`` is called once, before all
-other methods. If a request is aborted while it waits, ``on_finish`` follows ``on_arrival``. The
-host calls ``on_admitted`` before it resumes the generator of ``select``. Events at the same time
-have an order: steps end (``on_tokens``, then ``on_finish``), requests arrive, and the engine makes
-an admission pass.
+After ``on_retract``, the request waits again, and ``select`` may yield it again. ``prepare`` is
+called once, before all other methods. If a request is aborted while it waits, ``on_finish`` follows
+``on_arrival``. The host calls ``on_admitted`` before it resumes the generator of ``select``. Events
+at the same time have an order: steps end (``on_tokens``, then ``on_finish``), requests arrive, and
+the engine makes an admission pass.
 
 A host calls a router's ``prepare`` once. For each request, a host calls a router's ``route``,
 ``on_first_token`` and ``on_finish``. If ``route`` returns None, the host calls ``route`` again
@@ -68,7 +68,7 @@ def checked_weights(weights: Mapping[str, Any]) -> dict[str, float]:
 class Setup:
     """Facts about an experiment or a server that a scheduler may need.
 
-    ``clients`` is empty if a server does not know its clients in advance. ``weights`` are the
+    ``clients`` is empty on a server whose clients are not known in advance. ``weights`` are the
     clients' shares of service relative to each other, 1 by default. ``pool_tokens`` is the size of
     a worker's KV pool in tokens, or 0 if unknown. ``costs`` predicts the time of iterations.
     ``swap_token_s`` is the time in seconds to copy the KV cache of one token between GPU and CPU
@@ -351,7 +351,7 @@ class Router(ABC):
     order: LocalScheduler | None = None
 
     def prepare(self, setup: Setup) -> None:
-        """Receive the facts of the experiment, once, before the first request.
+        """Store the facts in ``setup``; the host calls this method once, before the first request.
 
         The loads of the workers are in ``setup.fleet``.
         """

@@ -1,4 +1,4 @@
-"""The admission pass: a scheduler proposes requests, and the host reports if it admitted them."""
+"""The admission pass: a scheduler proposes requests, and the host reports which it admitted."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class LoadCap:
         return self._running.cost_tokens(self._request_tokens)
 
     def has_room(self, request: Request, without: Iterable[Request] = ()) -> bool:
-        """Return whether the cap admits the request while the requests ``without`` do not run."""
+        """Return whether the cap admits the request if the requests in ``without`` do not count."""
         rest = self._running.cost_tokens(self._request_tokens, without)
         more = self._running.expected_context(request) + self._request_tokens
         return not rest or rest + more <= self.most_tokens

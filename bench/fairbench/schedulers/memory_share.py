@@ -4,13 +4,13 @@ An eviction policy by client (``ClientEviction``) evicts cached tokens of client
 share. Tokens that running requests use (pinned tokens) cannot be evicted. Since pinned tokens stay
 in memory, ``MemoryShare`` decides which requests may be admitted.
 
-- A request *within the share* of its client may be admitted. The share must cover the client's
-  pinned tokens and the tokens that the request would pin. A client without pinned tokens may always
-  run one request, even if the request exceeds the share.
-- A request above the share of its client *borrows* memory. A request that borrows is not admitted
-  while another client has a waiting request within that client's share. A request that borrows must
-  fit into the sum of the free memory and the cached tokens above the clients' shares. No cached
-  token within a client's share is evicted.
+- A request is *within the share* of its client if the share covers the client's pinned tokens and
+  the tokens that the request would pin. A request within the share may be admitted. A client
+  without pinned tokens may always run one request, even if the request exceeds the share.
+- A request above the share of its client *borrows* memory. A borrowing request may be admitted only
+  if no other client waits with a request within its share. A borrowing request must fit into the
+  sum of the free memory and the cached tokens above the clients' shares. To admit a borrowing
+  request, no cached token within a client's share is evicted.
 
 Requests that may not be admitted now are hidden from the local scheduler. The eviction policy
 defines the clients' shares of memory. Output tokens are not counted at admission, because output
@@ -138,7 +138,8 @@ class MemoryShare:
     def _spare(self, borrower: str, demand: PromptTokens) -> float:
         """Return the free tokens plus the evictable tokens by which clients exceed their shares.
 
-        The borrowing request's own cached prefix is not evictable, because the request uses it.
+        The cached prefix of the request that borrows memory does not count as evictable, because
+        this request needs the prefix.
         """
         memory = self._memory
         spare: float = memory.free - self._promised

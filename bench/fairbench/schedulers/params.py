@@ -1,7 +1,6 @@
 """Conversion of ``NAME.PARAM=VALUE`` settings to parameters of schedulers, routers and engines.
 
-In this module, a part is a scheduler, a router or an engine. A part defines its parameters in a
-frozen dataclass ``Params``.
+A part (a scheduler, a router or an engine) defines its parameters in a frozen dataclass ``Params``.
 """
 
 from __future__ import annotations

@@ -23,8 +23,9 @@ class Terms(NamedTuple):
     """A limit on a client's lead in service over clients that wait at other gateways.
 
     A client's largest allowed lead, in tokens divided by weight, is ``ahead_tok_s`` times the
-    seconds since another router last reported the waiting client. If leads had a constant limit,
-    workers could idle until the next message. Messages older than ``forget_s`` seconds are ignored.
+    seconds since another router last reported the waiting client. A constant limit on leads could
+    leave workers idle until the next message arrives. Messages older than ``forget_s`` seconds are
+    ignored.
     """
 
     ahead_tok_s: float
@@ -236,7 +237,7 @@ ROUNDS, WAIVED = 0, 1
 
 
 class CreditChange(NamedTuple):
-    """A change of a client's credit: rounds of quanta, charges by worker, and waived credit."""
+    """A change of a client's credit: granted rounds of quanta, charges, and waived credit."""
 
     rounds: float
     charged: Mapping[int, float]

@@ -39,8 +39,8 @@ def simulate_alone(
     - ``client`` is the name of the client.
     - ``latency_n`` is the number of latencies that were measured.
     - ``p50_s``, ``p95_s`` and ``p99_s`` are latency percentiles in seconds: the lowest values of
-      the simulations with the routers in ``ROUTERS``. A percentile that falls on a refused request
-      is None.
+      the simulations with the routers in ``ROUTERS``. A percentile is None if its rank falls on a
+      refused request.
     - ``censored`` names the percentiles that are only lower bounds.
 
     The scheduler in ``spec`` has no effect on the result. Latencies are measured in the same time

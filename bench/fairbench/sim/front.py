@@ -113,7 +113,7 @@ def ingress_of(
     admission = spec.admission
 
     def queue_of(one: Router, terms: Terms | None = None) -> HoldsRequests | None:
-        """Return the queue of a router's gateway or admission control, or None if both are off."""
+        """Return the queue of the gateway or admission control, or None if there is neither."""
         if spec.gateway is None and admission is None:
             return None
         from fairbench.schedulers.gateway.build import build_gateway, with_admission

@@ -48,7 +48,7 @@ class Join:
 
 
 class _Task:
-    """A running coroutine. As a recursive closure, the task would form a reference cycle."""
+    """A running coroutine, as a class because a recursive closure would form a reference cycle."""
 
     __slots__ = ("_done", "_program")
 

@@ -455,11 +455,11 @@ class WorkloadSpec(FileTable):
     latency that tables show: the duration of a program, or the TTFT of a request. Values inherited
     from another ``workload`` are copied when the file is read.
 
-    ``client_names`` names the first clients, optionally with tenants, such as ``org/team/user``.
-    Clients without a given name are called ``client-N``. ``client_weights`` maps names to weights
-    (default 1); the name of a tenant ends in ``/``. ``client_owners`` maps clients to owners, which
-    may be clients themselves. ``targets`` are the latencies promised to every client, and
-    ``classes`` are groups of clients with targets of their own.
+    ``client_names`` lists names of clients in order, optionally with tenants, such as
+    ``org/team/user``. Clients without a given name are called ``client-N``. ``client_weights`` maps
+    names to weights (default 1); the name of a tenant ends in ``/``. ``client_owners`` maps clients
+    to owners, which may be clients themselves. ``targets`` are the latencies promised to every
+    client, and ``classes`` are groups of clients with targets of their own.
     """
 
     name: Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_checked_name)]

@@ -50,7 +50,7 @@ class Decoded(NamedTuple):
     tokens: Column
 
     def predicted_ms(self, costs: Mapping[str, float], *, mixed: bool) -> Column:
-        """Return predicted decode times (ms); a ``mixed`` engine prefills and decodes in a step."""
+        """Return predicted decode times (ms); a ``mixed`` engine also prefills in decode steps."""
         none = np.zeros(len(self.steps))
         step = Iterations(none, none, none, self.decodes, self.context)
         decode_ms = predicted_ms(costs, step)
@@ -98,7 +98,7 @@ def calibrated(seen: Decoded, start: TimingProfile, *, mixed: bool) -> TimingPro
     """Return the profile with three coefficients fitted to a benchmark's output.
 
     Args:
-        seen: The requests of the benchmark.
+        seen: The measured requests of the benchmark.
         start: The derived profile from which the fit starts.
         mixed: Whether a step of the engine both prefills and decodes, as in vLLM.
     """

@@ -107,7 +107,7 @@ FRONTENDS = {
     "sglang": Frontend(request_ms=0.2486, token_ms=0.003, delay_ms=9.913),
     "vllm": Frontend(request_ms=1.5, token_ms=0.003, delay_ms=9.913),
 }
-"""The times of each engine's HTTP server and tokenizer (Llama-3.1-8B on an A100)."""
+"""The times that each engine's HTTP server and tokenizer take (Llama-3.1-8B on an A100)."""
 
 
 class Derived(NamedTuple):

@@ -86,7 +86,7 @@ class ModelShape:
 
     @property
     def parameters(self) -> float:
-        """The number of all weights of the model."""
+        """The total number of weights in the model."""
         tables = self.output_weights * (1 if self.tied else 2)
         every = self.experts.count if self.experts else 0
         return self.layers * self.attention_weights + self.mlp_weights(every) + tables

@@ -29,7 +29,7 @@ from fairbench_load.plugin_config import Evicting, plugin_config
 
 
 class OwnPolicy(FCFS):
-    """A stand-in for the scheduler that runs inside the engine.
+    """A placeholder in the simulator for the scheduler that runs in the engine's own code.
 
     From an ``OwnPolicy``, the simulator reads only the name and the bound on service differences.
     ``inside`` is the scheduler of fairbench that decides inside the engine, or None if the engine's

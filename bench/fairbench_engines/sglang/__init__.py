@@ -2,7 +2,7 @@
 
 SGLang calls ``register`` in each of its processes. The plugin does nothing unless the environment
 variable ``FAIRBENCH_LOCAL`` names a local scheduler. A server that cannot run the named scheduler
-ends, and never continues with SGLang's own scheduler.
+exits, and never falls back to SGLang's own scheduler.
 """
 
 from __future__ import annotations

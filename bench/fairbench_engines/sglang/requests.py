@@ -87,7 +87,8 @@ def cached_len(req: Req) -> int:
 def loaded_len(req: Req) -> int:
     """Return the prefix tokens that SGLang loads from host memory at a request's admission.
 
-    SGLang 0.5.17 reports only how many tokens it has found in host memory.
+    SGLang 0.5.17 does not report loaded tokens, so the number of tokens found in host memory is
+    returned.
     """
     return int(getattr(req, "host_loaded_length", getattr(req, "host_hit_length", 0)))
 

@@ -36,7 +36,8 @@ NEW_TOKEN_IDS, END = attrgetter("new_token_ids"), attrgetter("end")
 class StepPart(NamedTuple):
     """A request's part of an engine step: ``tokens`` tokens, which end at position ``end``.
 
-    A ``decoding`` request computes its latest token and any drafts (speculative decoding).
+    If ``decoding`` is True, the tokens are the request's latest token and any draft tokens of
+    speculative decoding.
     """
 
     name: str

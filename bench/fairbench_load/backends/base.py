@@ -203,7 +203,7 @@ class LiveBackend(ABC, Generic[C]):
         )
 
     def remarks(self, workers: Sequence[Server]) -> dict[str, str]:
-        """Return notes about the workers, by key, which are stored with the result of the run."""
+        """Return notes about the workers, as a mapping that is stored with the run's result."""
         return {}
 
     def vocabulary(self) -> range:
@@ -270,7 +270,7 @@ def sent_evicting(spec: ExperimentSpec) -> Evicting:
 
 
 def sent_settings(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return the run's settings; memory quotas contain the names that clients have in requests."""
+    """Return the run's settings; memory quotas use the client names that requests contain."""
     names, quotas = sent_names(spec), f"{spec.eviction}.percent"
     settings = dict(spec.settings)
     if names and quotas in settings:

@@ -146,8 +146,8 @@ def running_workers(
     """Start and verify the experiment's workers, and end them after the ``with`` block.
 
     A worker that ends within the ``with`` block is restarted. Raises UsageError if no machine can
-    hold the workers, RunFailed if a worker does not start or runs another scheduler, and
-    KeyboardInterrupt if ``interrupted`` returns true.
+    hold the workers, and RunFailed if a worker does not start or does not run the experiment's
+    scheduler. Raises KeyboardInterrupt if ``interrupted`` returns true.
     """
     backend = live_backend(spec)
     patience_s = options.ready_timeout_s

@@ -94,7 +94,7 @@ def prepared(
 
 
 def usual_replicas(replay: LogReplay, part: TraceTable, usual: Ints) -> int:
-    """Return the fewest replicas that serve the requests outside floods with spare capacity.
+    """Return the smallest number of replicas that the requests outside floods do not saturate.
 
     Requests outside floods demand at most the fraction ``USUAL_LOAD`` of the replicas' GPU time.
     The demanded GPU time is estimated from a sample of requests and from the hit rate of a cache

@@ -196,8 +196,8 @@ NO_CLIENT = "all"
 def _check_ends(requests: FileRequests, states: Any) -> None:
     """Raise DataError if a request seems successful but has no field for its end time.
 
-    A request seems successful if its record has output tokens and reports no failure. Records whose
-    end time is empty raise no error.
+    A request seems successful if its record has output tokens and reports no failure. A record with
+    an empty end time raises no error.
     """
     columns = requests.columns
     for row, keys in columns.odd.items():
@@ -346,7 +346,7 @@ def _check_values(made: Mapping[str, Any], columns: FileColumns) -> None:
 
 
 def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
-    """Return a mask of the affected requests for each message about an impossible value."""
+    """Return messages about impossible values, each with a mask of the affected requests."""
     start, first, last = made["start"], made["first"], made["last"]
     ended = ~np.isnan(last)
     found: dict[str, Flags] = {

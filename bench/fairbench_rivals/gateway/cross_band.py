@@ -38,7 +38,7 @@ class CrossBand(ClassQueues):
           highest priority has rank 0.
         - ``explicit``: the weight of a priority is its value in ``shares``, by default 1.
 
-        Ranks and the lowest priority follow from the priorities of all requests so far.
+        The ranks and the lowest priority are determined from the priorities of all requests so far.
         """
 
         order: Literal["priority-first", "interleaved"] = "priority-first"

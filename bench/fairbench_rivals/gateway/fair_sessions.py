@@ -43,8 +43,8 @@ class FairSessions(PlacementGate[VisitingSession]):
     so that cached prefixes are used. If the next session to resume does not fit into memory, all
     other waiting sessions wait, too. A visit (a session's stay in memory) ends after ``turns``
     turns, or when the session has been idle for 30 s. An idle session whose visit has ended is
-    paused to free memory for a waiting session. An active session waits before its next turn if the
-    lowest counter of the waiting clients is not above the counter of its own client.
+    paused to free memory for a waiting session. Before its next turn, an active session waits if
+    the counter of any waiting client is at most the counter of the session's own client.
 
     If K sessions fit into memory, and a turn has at most L_in input and L_out output tokens, a
     client's counter is at most K x ``turns`` x (L_in + w_out x L_out) above the counter of a

@@ -44,9 +44,9 @@ class SmgPriority(ClassQueues):
     The rules follow smg-project/smg @f8daa883, model_gateway/src/middleware/scheduler. The classes
     are system (priority 2 and above), interactive (1), default (0) and bulk (-1 and below). Each
     class reserves max(floor, share x slots) slots. A class whose first request has waited for too
-    long goes before other classes, and ignores reservations. If several classes have waited too
-    long, the lowest of them goes first. A request is refused if the queue of its class is full, or
-    after the time limit of its class. The policy does not distinguish clients.
+    long is served before other classes, and ignores reservations. If several classes have waited
+    too long, the lowest of them goes first. A request is refused if the queue of its class is full,
+    or after the time limit of its class. The policy does not distinguish clients.
 
     If a request of the class ``system`` or ``interactive`` finds no slot, smg cancels a request of
     a lower class that has no first token yet. Gateways of fairbench cannot cancel a sent request,

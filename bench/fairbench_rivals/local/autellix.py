@@ -38,7 +38,7 @@ class Autellix(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters. If ``beta`` is 0, no call moves up a queue, so long programs may starve."""
+        """Parameters. If ``beta`` is 0, no call is promoted, so long programs may starve."""
 
         constants: ClassVar[tuple[str, ...]] = ("preempt_every_s",)
 

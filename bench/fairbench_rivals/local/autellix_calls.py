@@ -50,7 +50,7 @@ class CallTimes:
 
 
 class Promotions:
-    """The times at which programs will have waited ``beta`` times their service time.
+    """The times at which each program's waiting time will reach ``beta`` times its service time.
 
     ``heap`` holds the times at which calls move up; an entry that proves too early is replaced.
     """

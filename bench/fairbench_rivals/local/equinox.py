@@ -23,13 +23,14 @@ class Equinox(LeastCounter):
     """A scheduler that first serves clients with low sums of a user counter and a resource counter.
 
     In [Equinox], the User Fairness Counter measures weighted tokens and latency, and the Resource
-    Fairness Counter measures throughput and GPU utilization. The paper predicts the values of both
-    counters when a request is admitted, and adds the counters with tunable weights. In fairbench, a
-    request adds (input + ``output_weight`` x outputs) / (1 + ``latency_weight`` x latency) to its
-    client's user counter, so a client that waited is charged less. The charge to the resource
-    counter is tokens per second x the used fraction of the KV pool. Charges are divided by the
-    client's weight, and corrected by the true length when the request ends. Before counters are
-    added, they are divided by the largest value of the same counter of any client.
+    Fairness Counter measures throughput and GPU utilization. The paper predicts the values of the
+    user and the resource counter at admission, and adds these counters with tunable weights. In
+    fairbench, a request adds (input + ``output_weight`` x outputs) / (1 + ``latency_weight`` x
+    latency) to its client's user counter, so a client that waited is charged less. The charge to
+    the resource counter is tokens per second x the used fraction of the KV pool. Charges are
+    divided by the client's weight, and corrected by the true length when the request ends. Before
+    the user and the resource counter are added, each counter is divided by its largest value over
+    all clients.
 
     The Equinox paper leaves some terms undefined, which fairbench defines as follows. A moving
     average of the client's outputs replaces the paper's mixture of expert predictors; with

@@ -17,9 +17,10 @@ from fairbench_rivals.local.kept_order import KeptOrder
 class Progress:
     """An unfinished request's level, its place in the queue, and its run time at this level.
 
-    ``used_s`` is the request's run time at its current level until the time ``counted_s``. While
-    the request waits, ``counted_s`` is the end of its last run, or its arrival. ``steps`` is the
-    number of output tokens since ``counted_s``, one for each decode step.
+    ``used_s`` is the request's run time at its current level until the time ``counted_s``. While a
+    request waits, ``counted_s`` is the end of its last run or, before its first run, its arrival
+    time. ``steps`` is the number of decode steps, each with one output token, since the time
+    ``counted_s``.
     """
 
     place: int

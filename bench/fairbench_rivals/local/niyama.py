@@ -25,9 +25,8 @@ class Niyama(LocalScheduler):
     prompt first. With Niyama's ``alpha_s`` of 8 ms, a prompt of 650 tokens is sorted as if its
     deadline were 5 s later, which exceeds the differences between interactive deadlines. Niyama
     relegates late requests: a request that has not run yet goes behind all other requests if its
-    first token would be late when its turn comes. A relegated request may wait without bound,
-    because requests that can meet their deadlines always go first. ``relegate=false`` turns
-    relegation off.
+    first token would be late. The wait of a relegated request is unbounded, because requests that
+    can be in time always go first. ``relegate=false`` turns relegation off.
 
     If a request has a deadline only for its end, its first token is due ``step_s`` x (expected
     output tokens) seconds before this deadline. In Niyama's code, the user supplies the expected

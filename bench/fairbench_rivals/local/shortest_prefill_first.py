@@ -12,11 +12,12 @@ from fairbench.schedulers.local.fcfs import FCFS
 class ShortestPrefillFirst(FCFS):
     """A scheduler that serves the request with the fewest uncached prompt tokens first.
 
-    A request goes last if another waiting request will soon compute its prefix. Equal requests go
-    in the order in which they entered the queue. The rules are ``_sort_by_shortest_prefill`` and
-    ``shortest_prefill_chunk_limit`` in SGLang's schedule_policy.py, with pages of one token. If
-    waiting prompts are shorter than the rest of a partly prefilled prompt, its next chunk leaves
-    room for all of them in the pass. A client with long prompts may starve.
+    A request goes last if another waiting request will soon compute its prefix. Requests with equal
+    sort keys are served in the order in which they entered the queue. The rules are
+    ``_sort_by_shortest_prefill`` and ``shortest_prefill_chunk_limit`` in SGLang's
+    schedule_policy.py, with pages of one token. If waiting prompts are shorter than the rest of a
+    partly prefilled prompt, its next chunk leaves room for all of them in the pass. A client with
+    long prompts may starve.
     """
 
     name = "shortest-prefill-first"

@@ -37,9 +37,9 @@ class CacheAware(CountingRouter):
     are still cached. The router does not distinguish clients. The routers of SGLang and smg measure
     prompts in characters instead of tokens.
 
-    fairbench keeps two known defects of SGLang's routers. Unless ``rotate_ties`` is set, sgl-router
-    and sgl-model-gateway send all new prompts to the first worker of an idle cluster. Unless
-    ``purge_on_leave`` is set, smg remembers the prefixes of removed workers. A request whose
+    fairbench reproduces two known defects of SGLang's routers. Unless ``rotate_ties`` is set,
+    sgl-router and sgl-model-gateway send all new prompts to the first worker of an idle cluster.
+    Unless ``purge_on_leave`` is set, smg remembers the prefixes of removed workers. A request whose
     longest prefix was sent to a removed worker goes to the first worker, and is not added to the
     tree. If several workers have the prefix, the original routers choose arbitrarily, and fairbench
     chooses the worker to which the prefix was sent last.

@@ -77,7 +77,7 @@ def file_rate(cell: str, machine: Machine) -> float:
 
 
 def capacity(cell: str, machine: Machine, scheduler: str) -> float:
-    """Return how many programs/s per well-behaved client a replica completes under overload.
+    """Return the programs/s per well-behaved client that one replica completes under overload.
 
     Every client sends more than the replica can serve, for at least five minutes. The number of
     programs is divided by the run time until all programs have finished.

@@ -47,7 +47,7 @@ def column_of(summary: Summary) -> str:
 
 
 def asked(pair: Pair, runs: Seeds) -> list[Seen]:
-    """Return, for each seed, the value that a conclusion compares with its threshold."""
+    """Return, for each seed, the value that is compared with the threshold of a conclusion."""
     return [
         pair.seen({name: {seed: runs[name][seed]} for name in pair.compared})
         for seed in sorted(runs[pair.above])

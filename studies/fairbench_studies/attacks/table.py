@@ -135,7 +135,7 @@ def _row(name: str, one: Mapping[str, Any]) -> dict[str, str]:
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the documentation page's table, with a row per attack that harms victims."""
+    """Return the table for the documentation, with a row per attack that harms other clients."""
     found: dict[str, dict[str, str]] = {}
     for row in (row for row in rows if row["attack"] not in HARMLESS):
         found.setdefault(row["attack"], {})[row["scheduler"]] = cell(row, "kept")

@@ -108,7 +108,7 @@ class Agreement(NamedTuple):
 
 
 def agreement(key: str, measured: Mapping[str, Values], ours: Mapping[str, Values]) -> Agreement:
-    """Compare the measured and simulated rankings of prefill-to-decode ratios by one metric."""
+    """Compare measured and simulated rankings of prefill-to-decode ratios by the metric ``key``."""
     pairs = [
         (one, other)
         for one, other in combinations(sorted(measured), 2)

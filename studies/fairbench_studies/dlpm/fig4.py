@@ -1,7 +1,7 @@
 """Figure 4 ([DLPM] §5.1): the cost of a central scheduler, by replicas and queue length.
 
-The scheduler's time per round is measured on the machine that ran ``fairbench reproduce fig4``, and
-compared with the length of a simulated decode step.
+The scheduler's time per round is measured on the machine that runs ``fairbench reproduce fig4``.
+The figure compares this time with the length of a simulated decode step.
 """
 
 from __future__ import annotations

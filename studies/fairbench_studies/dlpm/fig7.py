@@ -52,8 +52,8 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 def columns(cells: Sequence[SchedulerResults]) -> dict[str, str]:
     """Return the metrics that the figure draws, with their titles.
 
-    In tables of whole runs, Jain's index covers only the time in which all clients were active. The
-    total service of a client in a whole run is equal under every scheduler.
+    If metrics cover whole runs, Jain's index covers only the time in which all clients were active.
+    The total service of a client in a whole run is equal under every scheduler.
     """
     if not _whole(cells):
         return COLUMNS

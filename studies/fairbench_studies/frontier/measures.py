@@ -36,7 +36,8 @@ class Measured(NamedTuple):
     """The measures of a run that was long enough for all programs to finish.
 
     - ``to_90_s`` and ``to_100_s`` are the times (s) at which 90% and 100% of the programs that
-      arrived by the end of the window had finished, or lower bounds if fewer programs finished.
+      arrived by the end of the window had finished. If fewer programs finished, the times are lower
+      bounds.
     - ``p95_s`` is the mean of the well-behaved clients' P95 latencies, or NaN if refused requests
       leave a P95 undefined.
     - ``served`` is the lowest fraction of its demand that a well-behaved client received in the
@@ -92,7 +93,7 @@ def _part(got: float | None, due: float | None) -> float:
 
 
 def victims(run: StoredRun) -> Samples:
-    """Return each well-behaved client's latencies in the window, as the workload measures them."""
+    """Return each well-behaved client's latencies in the window, in the workload's metric."""
     tables, stored = read_tables(run), run.summary
     window = Window(stored["window_start_s"], stored["window_end_s"])
     facts = stored_facts(run, window)
@@ -111,7 +112,7 @@ FAIRNESS = tuple(number / 10 for number in range(11))
 def limit_curve(run: StoredRun) -> tuple[float, ...]:
     """Return the highest possible service for each minimum fair share in ``FAIRNESS``.
 
-    Each service is divided by the highest possible service without a fairness requirement. The
+    The values are fractions of the highest possible service without a fairness requirement. The
     result is empty if the highest possible service is unknown.
     """
     tables, stored = read_tables(run), run.summary

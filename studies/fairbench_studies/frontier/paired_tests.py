@@ -1,9 +1,9 @@
 """Tests of fair-finish against a rival, paired by seed and corrected for multiple comparisons.
 
-Fair-finish's gain over a rival is the log ratio of a measure under fair-finish and under the rival.
-A positive gain means that fair-finish is better. Runs with the same seed have the same load, so
-this gain is computed seed by seed. The variance of the mean gain comes only from differences
-between seeds, because the gains of different configurations may really differ.
+Fair-finish's gain over a rival is the logarithm of the ratio of both schedulers' values of a
+measure, positive if fair-finish is better. Runs with the same seed have the same load, so this gain
+is computed seed by seed. The variance of the mean gain is computed only from differences between
+seeds, because the true gain may differ between configurations.
 """
 
 from __future__ import annotations

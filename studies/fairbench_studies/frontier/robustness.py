@@ -7,10 +7,10 @@ The script writes a row per configuration to results/frontier-robustness.csv, an
 each measure, the tables have the factor by which fair-finish is better, as a geometric mean over
 all configurations:
 
-- results/tables/frontier-robustness.csv compares fair-finish with each rival, for each value of a
-  varied setting.
-- results/tables/frontier-levers.csv compares fair-finish with variants that lack one part of
-  fair-finish.
+- results/tables/frontier-robustness.csv has the factor by which fair-finish is better than each
+  rival in each measure, for each value of a varied setting.
+- results/tables/frontier-levers.csv has, for each measure, the factor by which the complete
+  fair-finish is better than fair-finish without one of its parts.
 
 If runs are missing, the tables are incomplete.
 """

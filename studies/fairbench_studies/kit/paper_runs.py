@@ -35,8 +35,8 @@ class Paper:
     ``experiments`` returns the experiments whose data files exist. ``read`` takes a folder and the
     number of seeds, and returns results. ``plot`` draws results and returns the written files.
     ``basis`` describes the hardware and the seeds of results. A claim's ``judge`` function takes
-    results, and raises KeyError if a run is missing. ``keep`` returns the judged values as one row
-    per seed, and ``recall`` restores results from such rows.
+    results, and raises KeyError if a run is missing. ``keep`` converts results into rows of the
+    judged values for each seed, and ``recall`` restores results from these rows.
     """
 
     name: str

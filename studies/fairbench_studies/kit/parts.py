@@ -45,7 +45,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim of the paper, and how to judge it.
+    """A claim that a paper makes, and the function ``judge`` that tests the claim.
 
     ``source`` is the section or figure of the paper, and ``paper`` is the claimed number or
     wording. ``judge`` takes the data of ``figure`` and returns the claim's parts. ``cause`` says

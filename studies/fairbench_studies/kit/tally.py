@@ -51,11 +51,11 @@ class Tally:
         return dict(sorted(known.items(), key=lambda one: one[1].value or 0.0))
 
     def outcome(self) -> Outcome:
-        """Return the joint verdict of all configurations in which clients competed.
+        """Return the joint verdict over all configurations in which clients competed for GPU time.
 
         The joint verdict is "holds" if at least half of the configurations have the verdict
         "holds", and if "holds" is at least four times as frequent as "reversed". The joint verdict
-        is "reversed" if at least half are "reversed", four times as many as "holds".
+        is "reversed" under the same conditions with "holds" and "reversed" exchanged.
         """
         if not self.counted:
             return Outcome.UNCONTENDED

@@ -105,9 +105,10 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
 def _pauses(requests: Requests, programs: Programs, row: Ints, program: Ints) -> Floats:
     """Return the shortest possible pause (s) before each call, such as a user's think time.
 
-    A call at depth 0 arrives at a fixed time after its program. Before any other call, the shortest
-    pause lasts from the latest end of an earlier call of the program to the other call's arrival.
-    The pause is 0 if no call of the program ends before the arrival, or if a call never finishes.
+    A call at depth 0 waits for no other call; its pause is the time since its program arrived. Any
+    other call's shortest pause begins when the last of the program's earlier calls ends, and lasts
+    until the call arrives. The pause is 0 if no call of the program ends before the arrival, or if
+    a call never finishes.
     """
     arrival_s = requests.arrival_s[row]
     times_s = np.unique(requests.finish_s[row])

@@ -1,4 +1,4 @@
-"""The interface of schedulers as tables for the documentation, made from the code."""
+"""Tables of the scheduler interface for the documentation, generated from the code."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def scaling() -> Iterator[list[str]]:
 
 
 def cases() -> Iterator[Case]:
-    """Yield the cases (settings of the routers) in the order of the table's rows."""
+    """Yield the tested router settings (cases) in the order of the rows in the results table."""
     yield from usual()
     for lost in (0.5, 0.9):
         yield exchange(10.0, 0.1, lost=lost)

@@ -87,8 +87,8 @@ def outcome(case: Case) -> Outcome:
 def gaps(spec: ExperimentSpec, result: RunResult) -> tuple[float, float]:
     """Return the largest gap between two clients' charges, and the U of VTC's fairness theorem.
 
-    Charges are divided by weights. A prompt is charged when the request is sent, and the output is
-    charged when the request has ended.
+    Each client's charges are divided by the client's weight. A prompt is charged when the request
+    is sent, and the output is charged when the request has ended.
     """
     table = result.requests
     column = {name: np.asarray(table[name]) for name in ("routed_s", "finish_s")}
@@ -116,7 +116,7 @@ def gaps(spec: ExperimentSpec, result: RunResult) -> tuple[float, float]:
 
 
 def write(found: Mapping[Case, Outcome]) -> None:
-    """Write results/tables/routers.csv, with a row for each case."""
+    """Write results/tables/routers.csv, with one row for each tested setting of the routers."""
     alone = next(iter(found.values())).share
     rows = [
         {

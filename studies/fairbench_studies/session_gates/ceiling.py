@@ -176,7 +176,7 @@ def lost_table() -> str:
 
 
 def main(*seeds: str) -> None:
-    """Simulate the missing runs, and write the tables of service and of calls' delays."""
+    """Simulate missing runs, and write a table of service and a table of call delays."""
     extend(tuple(map(int, seeds)) or SEEDS)
     shares, lost = ceiling_table(), lost_table()
     write_tables(PAGE, {f"{TABLE.stem}/shares": shares, f"{TABLE.stem}/lost": lost})

@@ -24,8 +24,8 @@ class TextbookEDF(LocalScheduler):
     Code 24.6.1 of a textbook on distributed LLM serving. The flaws of the textbook's listing are
     kept, because they affect the numbers in the textbook:
 
-    - A request counts as starving if the steps until its deadline are fewer than the tokens in its
-      prompt *and* answer, as if a prompt token took a step. Late requests count as starving.
+    - A request counts as starving if fewer steps remain until its deadline than its prompt *and*
+      answer have tokens, as if each prompt token took a step. Late requests count as starving.
     - Memory is freed for the first starving request in the queue, not for the most urgent request.
     - In the scheduling pass after a preemption, the freed memory goes to the request with the
       earliest deadline. This is often the preempted request itself.

@@ -85,8 +85,8 @@ def windowed_difference(
 ) -> Floats:
     """Return the sum of the clients' service deficits in the window around each point in time.
 
-    A client's deficit is the service of the most served client minus the client's own service. The
-    deficit is capped at the absolute difference between the client's service and demand, so that
+    A client's deficit is the service of the most served client minus the client's own service. A
+    client's deficit is at most the absolute difference between its service and its demand, so that
     clients with little demand have small deficits. A client that is served late can have more
     service than demand in a window, and still have a deficit.
     """

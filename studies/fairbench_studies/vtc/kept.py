@@ -14,7 +14,7 @@ GAP, BASIS, EXTREMES = "largest gap while both wait", "basis", "extremes of theo
 
 
 def keep(seeds: Seeds) -> list[Row]:
-    """Return a row per run, measure and seed, for the measures that verdicts use."""
+    """Return the values by which the claims are judged, with one row per run, measure and seed."""
     return [row for seed, one in enumerate(seeds) for row in _rows(seed, one)]
 
 

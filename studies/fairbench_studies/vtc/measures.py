@@ -14,7 +14,7 @@ from fairbench_studies.vtc.store import Seeds
 
 
 def difference_of(trace: Trace, start_s: float = 0.0) -> float:
-    """Return the largest service difference from ``start_s`` on, at the times the paper uses."""
+    """Return the largest service difference after ``start_s``, at the paper's points in time."""
     points = even_points(float(trace.req_time_s.max()))
     later = points[points > start_s]
     return float(accumulated_difference(trace, later, start_s).max())

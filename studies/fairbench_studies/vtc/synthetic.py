@@ -146,7 +146,7 @@ def _phases(trace: Trace, first_s: float) -> Floats:
 
 
 def judge_poisson(seeds: Seeds) -> list[Part]:
-    """Judge service differences: their bound while both clients wait, and their size after 30 s.
+    """Judge VTC's service difference against its bound, the paper's value and FCFS's difference.
 
     Like the paper, the first verdict leaves out the first 30 s, because one client has too few
     queued requests. The second verdict covers the whole run, including the first 30 s.

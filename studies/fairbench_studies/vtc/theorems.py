@@ -43,7 +43,7 @@ def judge_response(seeds: Seeds) -> list[Part]:
 
 
 def judge_share(seeds: Seeds) -> list[Part]:
-    """Judge Theorem 4.13, and figure 9, which the paper calls its empirical validation."""
+    """Judge Theorem 4.13 of [VTC], and figure 9, with which the paper validates this theorem."""
     text = "a client that waits has requested at least T / n - 5U since its wait began"
     rises = by_seed(seeds, "vtc-increasing vtc", "rise of client 0's TTFT", _rise_s)
     same = "Fig. 9: client 0's time to first token rises by at most 1 s from first to last minute"

@@ -275,7 +275,7 @@ def area_chart(
 ) -> str:
     """Return a chart of stacked step areas, with the first area at the bottom.
 
-    ``edges`` are the ends of the bins, shape (bins + 1,), in the unit of x. ``areas`` contains at
+    ``edges`` are the edges of the bins on the x axis, shape (bins + 1,). ``areas`` contains at
     least one area, with values of shape (bins,). ``shaded`` are periods of time that are drawn grey
     behind the areas. ``x_ticks`` are drawn on the x axis instead of ticks at round values.
     """
@@ -434,7 +434,7 @@ def heat_chart(
 ) -> str:
     """Draw a heat map, in which the logarithm of a value sets the opacity of its cell.
 
-    ``edges`` are the ends of the bins, shape (bins + 1,), in the unit of x; each row has values of
+    ``edges`` are the edges of the bins on the x axis, shape (bins + 1,); each row has values of
     shape (bins,). ``limits`` are the values of the lightest and the darkest colour, both above 0.
     ``x_ticks`` are drawn on the x axis instead of ticks at round values.
     """

@@ -105,7 +105,7 @@ def judged_run(run: StoredRun) -> JudgedTraffic:
 
 
 def repeat_headlines(seeds: Sequence[JudgedTraffic]) -> Iterator[Headline]:
-    """Yield headlines: the client that floods in the most seeds, and the delayed clients."""
+    """Yield headlines about the client that floods in the most seeds, and about delayed clients."""
     floods = _floods(seeds)
     if not floods:
         return

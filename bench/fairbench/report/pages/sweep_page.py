@@ -274,7 +274,7 @@ MOST_LOST = 8
 
 
 def lost_paragraphs(cells: Sequence[SchedulerResults]) -> Iterator[Paragraph]:
-    """Yield sentences that compare the lost GPU time of the first scheduler and of the others."""
+    """Yield sentences comparing the first scheduler's lost GPU time with each other scheduler's."""
     lines = [
         f"{place}: {lost}."
         for place, (first, *others) in by_place(cells).items()

@@ -159,7 +159,7 @@ class MaxMin(ClientEviction):
     """Eviction from clients above their memory share, most unpinned tokens per weight first.
 
     The share of client i is C w_i / W, with the capacity C, the client's weight w_i and the sum W
-    of all weights. The page docs/appendix/theory.md proves which clients lose no tokens.
+    of all weights. A theorem in docs/appendix/theory.md states which clients lose no cached tokens.
     """
 
     name = "max-min"

@@ -90,11 +90,13 @@ class Estimator:
       served request first waits until a running request ends. If r requests run, M is the mean
       output and a decode step takes d seconds, a request ends every M d / r seconds.
     - After the first token, each further token takes a decode step. The expected output is the mean
-      of the client's finished requests, but at most ``max_new_tokens``. Without finished requests
-      of the client, the mean of all clients' outputs is expected, or 1 token.
+      of the client's finished requests, but at most ``max_new_tokens``. If the client has no
+      finished request, the expected output is the mean over all clients, or 1 token if no request
+      has finished.
 
-    The parameter ``ahead`` selects the requests that are assumed to be served before a new request.
-    Requests that wait before the workers are divided equally among the workers.
+    The parameter ``ahead`` selects the requests that are assumed to be served before the new
+    request. Queued requests that no worker has received yet are assumed to be divided equally among
+    the workers.
 
     - ``ahead="all"`` selects all waiting requests, as under FCFS.
     - ``ahead="edf"`` selects waiting requests with earlier deadlines than the new request, assuming

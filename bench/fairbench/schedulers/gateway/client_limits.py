@@ -32,8 +32,8 @@ class ClientLine:
 
     Each arriving request gives its client a turn, which is the right to send one request of the
     same priority. Turns are taken by priority, the highest first, and then in order of arrival. In
-    a turn, the client sends the first request of its oldest program, so that programs that have
-    begun precede new programs.
+    a turn, the client sends the first waiting request of its oldest program, so that programs that
+    have begun go before new programs.
     """
 
     def __init__(self) -> None:

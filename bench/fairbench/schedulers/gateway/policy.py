@@ -21,11 +21,12 @@ class FlowPolicy(LocalScheduler):
     """A policy that chooses the client whose request the gateway sends next.
 
     A band is all requests of one priority, and a flow is one client's requests in a band. After the
-    policy has chosen a flow, an ``Order`` chooses one of its requests. Each band has its own policy
-    object. Any ``LocalScheduler`` can order the requests of a band; a ``FlowPolicy`` is also told
-    when requests end. A policy with ``orders_bands`` orders the requests of all bands. The mapping
-    ``priorities`` sets the priority of all requests of a client. A policy with ``needs_sessions``
-    uses the sessions of requests. ``detector`` names the policy's default saturation detector.
+    policy has chosen a flow, an ``Order`` chooses a request of this flow. Each band has its own
+    policy object. Any ``LocalScheduler`` can order the requests of a band; a ``FlowPolicy`` is also
+    told when requests end. A policy with ``orders_bands`` orders the requests of all bands. The
+    mapping ``priorities`` sets the priority of all requests of a client. A policy with
+    ``needs_sessions`` uses the sessions of requests. ``detector`` names the policy's default
+    saturation detector.
 
     The methods ``place`` and ``given_up`` are optional. ``place(request, now_s)`` returns the
     worker for a request, or None to use the router's choice. ``given_up(now_s)`` returns the queued

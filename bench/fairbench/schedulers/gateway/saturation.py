@@ -29,7 +29,7 @@ class Detector(ABC):
     setup: Setup = Setup()
 
     def prepare(self, setup: Setup) -> None:
-        """Receive the facts of the experiment, once, before the first request.
+        """Store the facts in ``setup``; the host calls this method once, before the first request.
 
         The loads of the workers are in ``setup.fleet``.
         """

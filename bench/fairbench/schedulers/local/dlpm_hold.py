@@ -24,11 +24,11 @@ class HoldingDLPM(DLPM):
 
     DLPM grants quanta as soon as no *waiting* client has positive credit. A client that sends one
     call at a time rarely has a waiting request. Under DLPM, other clients get quanta again and
-    again and fill the batch while a client between two calls still has credit. ``HoldingDLPM`` lets
-    requests wait if only running clients without waiting requests have positive credit, and if the
-    batch is large enough to be efficient. No request waits forever, because running requests spend
-    credit or finish. DLPM's bound on service differences holds, because all waiting clients still
-    get their quanta at the same time.
+    again and fill the batch while a client between two calls still has credit. ``HoldingDLPM``
+    admits no request while the batch is large enough to be efficient and only running clients
+    without waiting requests have positive credit. No request waits forever, because running
+    requests spend credit or finish. DLPM's bound on service differences holds, because all waiting
+    clients still get their quanta at the same time.
     """
 
     name = "dlpm-hold"

@@ -122,7 +122,7 @@ class FairScheduler(LocalScheduler):
         self.charging.retracted(request)
 
     def furthest_ahead_first(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        """Sort running requests: highest lead in service of the client first, then newest first."""
+        """Sort requests by their client's lead in service (highest first), then newest first."""
         newest = [one.request for one in running][::-1]
         ahead = {client: self.account.ahead(client) for client in {r.client for r in newest}}
         return sorted(newest, key=lambda request: ahead[request.client], reverse=True)

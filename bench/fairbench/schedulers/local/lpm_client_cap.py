@@ -15,9 +15,9 @@ from fairbench.schedulers.params import PositiveInt
 class ClientCappedLPM(LPM):
     """Longest cached prefix first among clients with fewer running requests than their limit.
 
-    The scheduler is a baseline with which schedulers that use credits are compared. The limit
-    counts requests regardless of their cost. Memory stays unused while only clients at their limit
-    wait. If requests of clients at their limit fill the engine, other clients may starve.
+    ``lpm-client-cap`` is a baseline for schedulers that use credits. The limit counts requests
+    regardless of their cost. Memory stays unused while only clients at their limit wait. If
+    requests of clients at their limit fill the engine, other clients may starve.
     """
 
     name = "lpm-client-cap"

@@ -15,7 +15,7 @@ WINDOW_S = 60.0
 
 
 class RPM(LocalScheduler):
-    """A limit on each client's requests per minute; requests go in queue order.
+    """A limit on each client's requests per minute; accepted requests run in queue order.
 
     ``window=sliding`` counts the requests accepted in the last 60 s, as in the code of [VTC]'s
     figures ([VTC-artifact], lshare_req_queue.py). ``window=fixed`` counts the requests accepted in

@@ -228,7 +228,7 @@ class FinishBounds:
             del self._of_client[client], self._caps[client]
 
     def lower_bounds(self, client: str, works: Floats) -> Floats:
-        """Return lower bounds of ``finish_of_more``, given the request's work at each worker."""
+        """Return lower bounds of ``finish_of_more`` by worker; ``works`` is the work per worker."""
         levels = works.copy()
         if at := self._of_client.get(client):
             levels[list(at)] += list(at.values())

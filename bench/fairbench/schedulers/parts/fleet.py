@@ -59,7 +59,7 @@ class Fleet:
 
     @property
     def idle_workers(self) -> int:
-        """The workers that have no requests in flight, as bits."""
+        """The set of workers that have no requests in flight, as a bit mask."""
         return self._with.get(0, 0)
 
     def less_loaded_than(self, requests: int) -> int:

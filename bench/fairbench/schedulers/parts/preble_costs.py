@@ -60,9 +60,9 @@ class Missed(NamedTuple):
 
 
 class PromptMatch(NamedTuple):
-    """A prompt's cached prefix, which ends at ``node``, and the uncached tokens at the workers.
+    """A prompt's cached prefix, which ends at ``node``, and its uncached tokens at each worker.
 
-    ``missed`` groups the workers by their uncached tokens, the fewest uncached tokens first.
+    ``missed`` groups the workers by the prompt's uncached tokens, from the fewest to the most.
     """
 
     node: PrebleNode

@@ -72,7 +72,7 @@ class GpuWindow:
 
     @property
     def load_us(self) -> int:
-        """The load L (us): the sum of the window's prefill times and expected decode times."""
+        """The load L (us): the prefill and expected decode times of all requests in the window."""
         return self.prefill_us + len(self._assigned) * self._decode_us
 
     @property

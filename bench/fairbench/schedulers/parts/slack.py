@@ -38,9 +38,10 @@ class State:
 class Slack:
     """An estimate of requests' slack, from their deadlines and the batch's pace.
 
-    A running request delays other requests of the batch only by its prefill, by a small part of
-    each step and by its memory. Without a timing profile, all times are 0 and only deadlines count.
-    ``default_s`` is the deadline, in seconds after arrival, of a request without a deadline.
+    A running request is assumed to delay other requests only through its prefill, a small part of
+    each decode step, and its use of KV memory. Without a timing profile, all times are 0 and only
+    deadlines count. ``default_s`` is the deadline, in seconds after arrival, of a request without a
+    deadline.
     """
 
     def __init__(self, default_s: float) -> None:

@@ -176,8 +176,9 @@ class WorkerCredits:
     def available(self, client: str) -> int:
         """Return the set of workers at which the client has credit ([DLPM] Alg. 2 lines 3-6).
 
-        A client without credit at any worker gets quanta. The set of workers is computed again
-        after quanta were granted; otherwise, the loop of Algorithm 2 would not end.
+        A client without credit at any worker gets quanta. The set of workers with credit is
+        computed again after each grant of quanta; otherwise, the loop of Algorithm 2 would never
+        end.
         """
         within = self._fleet.everyone
         for node in self.nodes(client):
@@ -223,7 +224,7 @@ class WorkerCredits:
                 self._spend(self.of[node], node, worker, cost)
 
     def refund_dispatch(self, client: str, worker: int, amount: float) -> None:
-        """Refund the charge of a failed dispatch, up to a credit of one quantum."""
+        """Refund the charge of a failed dispatch, but raise the credit to at most one quantum."""
         for node in self.nodes(client):
             self._refund(self.credit_of(node), node, worker, amount)
 

@@ -20,14 +20,15 @@ class PrebleE2(PrefixRouter):
     """The router E2 as the Preble paper describes it ([Preble] Alg. 1 and 2, §3.2).
 
     A request with more cached than uncached tokens exploits the cache: it goes to the cheapest GPU
-    that has the longest cached prefix of the request. A request with no more cached than uncached
-    tokens explores: it goes to a GPU above ``imbalance_ratio`` or, if there is none, to the
-    cheapest. A GPU's cost is the sum of its load in the window (L), the recomputation of evicted
-    tokens (M) and the prefill of uncached tokens (P). If the GPU with the longest cached prefix is
-    the most loaded GPU, with more than ``rebalance_threshold`` times the lowest load, the request
-    goes to the least loaded GPU. If the queueing time of a prefix on a GPU keeps growing, the next
-    request with this prefix goes to the least loaded GPU without the prefix, which computes a copy.
-    Half of the load of prompts that extend a copied prefix moves to the copy. Ties rotate.
+    that has the longest cached prefix of the request. If at most half of a request's tokens are
+    cached, the request explores and goes to the cheapest GPU. The router sends exploring requests
+    to GPUs that decode unusually much (see ``imbalance_ratio``), if there are any. A GPU's cost is
+    the sum of its load in the window (L), the recomputation of evicted tokens (M) and the prefill
+    of uncached tokens (P). If the GPU with the longest cached prefix is the most loaded GPU, with
+    more than ``rebalance_threshold`` times the lowest load, the request goes to the least loaded
+    GPU. If the queueing time of a prefix on a GPU keeps growing, the next request with this prefix
+    goes to the least loaded GPU without the prefix, which computes a copy. Half of the load of
+    prompts that extend a copied prefix moves to the copy. Ties rotate.
     """
 
     name = "preble-e2"

@@ -65,8 +65,8 @@ class ReplayProgram(CallSequence):
 class _Strand:
     """The sequence of calls of one program or sub-agent.
 
-    The names of the strand's calls begin with ``name``. ``depth`` is the number of calls of the
-    program before the strand's first call.
+    The names of the calls in the sequence begin with ``name``. ``depth`` is the number of calls of
+    the program before the first call of the sequence.
     """
 
     def __init__(self, llm: LLM, calls: tuple[RecordedCall, ...], name: str, depth: int) -> None:
@@ -97,7 +97,7 @@ class _Strand:
             at += 1
 
     def _waiting_call(self, at: int) -> int:
-        """Return the number of the first call that waits for the sub-agents of call ``at``.
+        """Return the index of the first call that waits for the sub-agents started by call ``at``.
 
         In a replay, a call waits for at least the sub-agents for which it waited in the recording.
         """

@@ -58,7 +58,7 @@ def check_fit(blocks: int, size: int, tokens: int, where: str) -> None:
 
 
 def _block_id(value: Any) -> Any:
-    """Return a text or a whole float as an integer, and any other value unchanged."""
+    """Return a text or a float without a fraction as an integer, and any other value unchanged."""
     if isinstance(value, str):
         return int(value, 16 if value.lower().startswith("0x") else 10)
     exact = isinstance(value, float) and value.is_integer() and abs(value) < 2**53

@@ -47,7 +47,7 @@ class TrafficLoad(NamedTuple):
     rate_given: bool = False
 
     def check_plain(self, of: str) -> None:
-        """Raise UsageError for a burstiness, because arrivals of kind ``of`` define their gaps."""
+        """Raise UsageError if burstiness is set, which arrivals of kind ``of`` do not support."""
         if self.burstiness != 1:
             raise UsageError(
                 f"burstiness = {self.burstiness:g}: not supported for {of}; leave burstiness out"
@@ -218,8 +218,8 @@ class ClosedArrivals(ArrivalSource):
     """``users`` users in closed loops with exponential think times of mean ``think_s`` seconds.
 
     Users start no programs after ``until_s`` seconds. During a run, ``plan.User`` starts the
-    programs, because start times depend on the speed of the cluster. Before a run, this class
-    estimates start times, as if each program took ``PROGRAM_S`` seconds.
+    programs, because start times depend on the speed of the cluster. Before a run, start times are
+    estimated, as if each program took ``PROGRAM_S`` seconds.
     """
 
     users: int

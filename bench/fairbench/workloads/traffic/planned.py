@@ -117,7 +117,7 @@ def _pieces_of_phase(
 
 
 Gaps = Literal["even", "gamma"]
-"""The kind of gaps between programs: all equal, or Gamma with the requested burstiness."""
+"""The gaps between programs: all equal, or Gamma-distributed with the given burstiness."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ MEANS: Mapping[str, Callable[[Sequence[float]], float]] = {
     GEOMETRIC: geometric_mean,
     ARITHMETIC: fmean,
 }
-"""The two kinds of mean over configurations that the paper's "on average" may stand for."""
+"""The two kinds of mean over configurations that the paper's "on average" may mean."""
 BY_PLACE, BY_MEDIAN = "by configuration", "by medians"
 WAITS: Mapping[str, tuple[Pair, ...]] = {
     name: (

@@ -51,7 +51,7 @@ def draw_map(claim: Mapped, title: str, readings: Sequence[Reading], basis: str)
 
 
 def _scale(axes: Axes, pair: Pair, values: Sequence[float | None]) -> None:
-    """Fit the y axis to the values and ``pair.flip``, even if it cuts off confidence intervals."""
+    """Fit the y axis to the values and ``pair.flip``; long confidence intervals may be cut off."""
     known = [pair.flip, *(value for value in values if value is not None)]
     if not pair.is_ratio:
         margin = 0.15 * (max(known) - min(known)) or 0.1

@@ -196,7 +196,7 @@ def _beyond(swept: Swept, ends: Sequence[BySeed], metric: str) -> tuple[int, int
 
 
 def _part(text: str, pairs: Sequence[Pair], at: At, ours: str = "") -> Part:
-    """Judge the statement ``text`` by the first pair of schedulers, and report the other pairs."""
+    """Judge the statement ``text`` by the first of the ``pairs``, and report the other pairs."""
     first, *beside = (pair.seen(at) for pair in pairs)
     names = [pair.name for pair in pairs[1:]]
     others = {name: seen.outcome for name, seen in zip(names, beside, strict=True)}

@@ -34,7 +34,7 @@ class Statement(NamedTuple):
 
     @property
     def part(self) -> Part:
-        """This statement as part of a claim, with its verdict and the name of its test."""
+        """A part of a claim that contains this statement, its verdict and the name of its test."""
         return Part(self.text, self.outcome, f"{self.shown} (`{self.test}`)", under=self.under)
 
 

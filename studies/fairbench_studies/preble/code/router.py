@@ -40,8 +40,8 @@ class PrebleE2Code(PrefixRouter):
     key node, the node is copied to another GPU once the TTFT of its requests has doubled.
 
     This class differs from Preble's code in three ways. Preble's code returns a GPU's position in a
-    list of candidates, not the GPU. Prefill times do not include attention. GPUs with equal values
-    take turns; Preble's code chooses the lowest index.
+    list of candidates instead of the GPU's number. Prefill times do not include attention. GPUs
+    with equal values take turns; Preble's code chooses the lowest index.
     """
 
     name = "preble-e2-code"

@@ -43,7 +43,7 @@ def _request(run: ServingRun, index: int) -> Request:
 
 
 def _limit(run: ServingRun, index: int) -> int:
-    """Return the output limit of a request: the longest output of its kind, if kinds are known."""
+    """Return the longest output of the request's kind, or the run's limit if kinds are unknown."""
     if not run.kind:
         return run.output_limit
     alike = [kind == run.kind[index] for kind in run.kind]

@@ -26,9 +26,9 @@ _NUMBERED = re.compile(r"(\d+)$")
 def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
     """Return a run with its missing requests added, and a mask of the recorded requests.
 
-    Clients are assumed to take turns in sending requests, until the last recorded request of the
-    run. A request without a record is replaced by a copy of the client's nearest recorded request,
-    with latencies of NaN.
+    Clients are assumed to send requests in turn, until the run's last recorded request is sent. A
+    request without a record is replaced by a copy of the client's nearest recorded request, with
+    latencies of NaN.
     """
     every = np.ones(len(run), dtype=bool)
     turns = _turns(run) if run.direct else None

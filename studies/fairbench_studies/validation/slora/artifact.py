@@ -1,10 +1,10 @@
 """The fairbench scheduler for each scheduler name in VTC-artifact.
 
-VTC-artifact names a folder after the scheduler and its settings. ``VTC_oracle`` knows output
-lengths, ``VTC_pred_50`` predicts them with errors of up to 50%, and ``VTC_predict`` predicts them
-by a moving average. ``WVTC`` is VTC with client weights, and ``LShare/rpmN`` limits each client to
-N requests per minute. If the name ends in ``_profile``, the scheduler charges a profiled cost, not
-weighted tokens. Source: [VTC-artifact], fair_bench/REVISION.md and slora/server/router/.
+VTC-artifact names a folder after the scheduler and its settings. ``VTC_oracle`` uses the true
+output lengths, ``VTC_pred_50`` predicts them with errors of up to 50%, and ``VTC_predict`` predicts
+them by a moving average. ``WVTC`` is VTC with client weights, and ``LShare/rpmN`` limits each
+client to N requests per minute. A scheduler whose name ends in ``_profile`` charges a profiled cost
+instead of weighted tokens. Source: [VTC-artifact], fair_bench/REVISION.md and slora/server/router/.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A fit of three costs of the measured server that no data sheet or timing profile contains.
 
 The fit determines the time to start and merge a minibatch, the time that a running request adds to
-each decode step, and the server's delay for HTTP and the tokenizer. The time per decode step has a
-value for each date of recording, because the hosts differed. The cost of a prefilled token is not
-fitted but published. All other parts of a decode step's time are derived from the GPU's data. The
+each decode step, and the server's delay for HTTP and the tokenizer. The time per decode step is
+fitted for each date of recording, because the hosts differed between dates. The cost of a prefilled
+token is a published value. The rest of a decode step's time is derived from the GPU's data. The
 fitted values are constants in the module ``replay``.
 """
 

@@ -25,7 +25,7 @@ def validate_replay(
     profile: str | None,
     pool: int | None,
 ) -> Report:
-    """Replay and compare every run of a file, by default with the fitted constants."""
+    """Replay every measured run in a file, and compare the simulation with the measurement."""
     from fairbench_studies.validation.slora.files import check_output
     from fairbench_studies.validation.slora.measured import read_measured
     from fairbench_studies.validation.slora.replay import POOL_TOKENS
