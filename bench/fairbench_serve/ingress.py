@@ -157,9 +157,10 @@ class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
     def enter(self, request: Request, on_sent: OnSent, wish: Wish) -> RequestInFlight | None:
         """Put a request into the queue, and send it at once if possible.
 
-        Returns a sent request's state at its worker. For a queued request, returns None, and
-        ``on_sent`` later gets the state or a Problem. Raises Problem with HTTP status 429 if the
-        queue refuses the request, or another Problem if the request cannot be sent.
+        If the request is sent at once, returns the request's state at its worker. If the request is
+        queued, returns None, and ``on_sent`` later gets the state or a Problem. Raises Problem with
+        HTTP status 429 if the queue refuses the request, or another Problem if the request cannot
+        be sent.
         """
         sent: list[RequestInFlight | Problem] = []
         self.held[request] = sent.append, wish

@@ -55,7 +55,7 @@ class Transfer(NamedTuple):
 class Transfers:
     """The network links between prefill and decode workers.
 
-    A worker sends or receives one prompt at a time.
+    A worker sends or receives the KV cache of one prompt at a time.
 
     Transfers start in the order of their requests, except that a transfer between two free workers
     overtakes transfers that wait for a busy worker. SGLang 0.5.23 has several queues per sender,

@@ -328,9 +328,9 @@ class KVCache(PrefixTree[KVNode]):
             lock: Whether to move the caller's lock from ``node`` to the last node of the stored
                 tokens.
 
-        Returns:
-            The last node of the stored tokens, and the number of tokens that were already in the
-            tree, whose private copies the caller must release.
+        Returns: The last node of the stored tokens, and the number of tokens that were already in
+            the tree. The caller must release its private copies of tokens that were already in the
+            tree.
         """
         end = node
         if node.children:
@@ -399,7 +399,7 @@ class KVCache(PrefixTree[KVNode]):
         self._file(waiter, waiter.node)
 
     def detach(self, waiter: KVWaiter) -> None:
-        """Detach a waiting request; record when the request last used its cached prefix."""
+        """Remove a waiting request from its tree node, and record its last use of the prefix."""
         node = waiter.node
         assert node is not None
         self._unfile(waiter, node)

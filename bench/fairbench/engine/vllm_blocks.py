@@ -532,7 +532,7 @@ class ClaimedRun(BlockNode):
         self.number = 0
 
     def oldest(self) -> RunCopy | None:
-        """Return the unused copy of the node's blocks that is evicted first, if there is one."""
+        """Return the unused copy of the node's blocks that will be evicted first, or None."""
         unused = (copy for copy in self.copies if not copy.users)
         return min(unused, key=_stamp, default=None)
 

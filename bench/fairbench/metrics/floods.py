@@ -258,7 +258,10 @@ def _victims(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> l
 
 
 def _usual_peak(traffic: Traffic, left: Flags, client: int, long_s: float) -> float:
-    """Return the third quartile of the other clients' peak demands in ``long_s`` seconds."""
+    """Return the third quartile of other clients' peak demands, in weighted tokens.
+
+    A client's peak demand is the most that the client requests in any ``long_s`` seconds.
+    """
     peaks = []
     for other in np.unique(traffic.client[left]).tolist():
         rows = left & (traffic.client == other)

@@ -117,9 +117,9 @@ class Cells:
 def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cells:
     """Divide the run into time cells, in each of which about the same number of log rows ends.
 
-    The number of time cells is limited, so that a table of cells and clients is no larger than the
-    log. With more than ``FEW`` clients, the number is also at most four times the square root of
-    the number of log rows.
+    The number of time cells (short intervals) is limited, so that an array with an element per time
+    cell and client is no larger than the log. With more than ``FEW`` clients, the number is also at
+    most four times the square root of the number of log rows.
     """
     clients, rows = len(facts.clients), len(log)
     most = MANY_CELLS if clients <= FEW else 4 * isqrt(rows)

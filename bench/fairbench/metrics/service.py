@@ -383,9 +383,9 @@ def service_of(requests: Requests, last_token_s: Floats) -> Service:
 
     The log has a prefill row for each answered request, from its admission to its first token. A
     request's input counts as service from the start of its prefill row on. Its computed input and
-    first token count as service from the row's end on. A request with at least two tokens has a
-    second row, the decode row, from its first to its last token. The tokens of a decode row are
-    divided evenly among at most ``DECODE_STEPS`` steps, because one step per token would take
+    first token count as service from the row's end on. A request with at least two output tokens
+    has a second row, the decode row, from its first to its last token. The tokens of a decode row
+    are divided evenly among at most ``DECODE_STEPS`` steps, because one step per token would take
     gigabytes of memory. The rows are sorted by start time and worker.
 
     Unlike in a simulated log, rows of one worker overlap, ``context_tokens`` is 0, and

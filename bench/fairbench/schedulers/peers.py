@@ -123,7 +123,7 @@ class Exchanges(Protocol):
     """A router or a gateway that exchanges sums of charges (``Totals``) with other routers."""
 
     def join_peers(self) -> None:
-        """Start to record charges for other routers, before the first request."""
+        """Start to record charges for other routers; called before the first request."""
 
     def export_totals(self, since: int = 0) -> Totals:
         """Return this router's sums of charges that changed after their version ``since``.

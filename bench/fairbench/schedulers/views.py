@@ -64,8 +64,8 @@ class ClientLoad(NamedTuple):
 class RunningView(Protocol):
     """The running batch at the beginning of the scheduling pass.
 
-    The view lacks requests that the pass has preempted. Requests that the pass has admitted are
-    only in vLLM's view, and the same pass cannot preempt them.
+    Requests that the scheduling pass has preempted are no longer in the view. Requests that the
+    scheduling pass has admitted are only in vLLM's view, and cannot be preempted in the same pass.
     """
 
     @property
@@ -265,7 +265,7 @@ class ListScan:
         raise StopIteration
 
     def rest(self) -> list[Request]:
-        """Return all requests of a new scan as a list, which is faster than iteration."""
+        """Return the requests of a scan that has not begun as a list, faster than by iteration."""
         return list(filter(self._waiting.__contains__, self._order))
 
     def skip(self, client: str) -> None:

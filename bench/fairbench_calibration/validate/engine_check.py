@@ -33,7 +33,8 @@ DECIDED = (
 class FirstDifference(NamedTuple):
     """The first request whose record in the model differs from the record of the engine's code.
 
-    The model gave ``ours`` as value of ``column``, and the engine's code gave ``theirs``.
+    ``ours`` is the value of ``column`` in fairbench's model of the engine, and ``theirs`` is the
+    value that the engine's own code produced.
     """
 
     request: int

@@ -69,7 +69,7 @@ class Point(NamedTuple):
 
 
 def kind(row: str) -> str:
-    """Return the kind of scheduler in a row, which is a key of ``KINDS``."""
+    """Return the kind (a key of ``KINDS``) of the scheduler that a leaderboard row names."""
     if " behind " in row:
         return "queue before the cluster"
     if row.rpartition("+")[2].removesuffix("-predict").removesuffix("-upstream") in FAIR:

@@ -38,9 +38,9 @@ def results(cases: Iterable[Case], simulate: Callable[[Case], R]) -> dict[Case, 
 
 
 class Panel(NamedTuple):
-    """A panel that plots one result of each case of router settings, optionally with its spread.
+    """A panel that plots a value against the routers' exchange interval, with optional error bars.
 
-    A dashed line shows ``bound`` or, without ``bound``, the result for independent routers.
+    A dashed line shows ``bound`` or, without ``bound``, the value for independent routers.
     """
 
     label: str

@@ -2,9 +2,9 @@
 
     python studies routers
 
-The script runs examples/two-routers.toml with all ways of sharing charges, all skews and all
-intervals, in about two minutes of CPU time. The script writes results/tables/routers.csv and
-plots/routers.svg, which docs/studies/routers.md shows.
+In about two minutes of CPU time, the script runs examples/two-routers.toml with each form of
+exchange, each skew of load between the routers, and each exchange interval. The script writes
+results/tables/routers.csv and plots/routers.svg, which docs/studies/routers.md shows.
 """
 
 from __future__ import annotations

@@ -87,7 +87,8 @@ def lost_by_phase(requests: Requests, facts: Facts) -> Floats:
     """Return how long (s) the window's finished calls were delayed, compared with lone calls.
 
     The result has a row per client and a column per phase. All time in the gate and in an engine's
-    queue is delay. Prefill and decoding are delayed by the time beyond that of a lone call.
+    queue is delay. The delay in prefill and decoding is the additional time compared with a lone
+    call.
     """
     chosen = (requests.status == FINISHED) & facts.window.holds(requests.arrival_s)
     own = requests.take(chosen)

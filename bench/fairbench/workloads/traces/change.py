@@ -38,7 +38,8 @@ def cut_trace(
     """Return the first ``head`` requests of the given clients in [``start_s``, ``end_s``).
 
     The ``largest`` clients with the most requests are kept. A session that crosses ``start_s`` or
-    ``end_s`` is cut. Raises UsageError if a client is unknown, or if no request is left.
+    ``end_s`` loses its requests outside the interval. Raises UsageError if a client is unknown, or
+    if no request is left.
     """
     if end_s is not None and end_s <= start_s:
         raise UsageError(f"--to {end_s:g}: must be above {'--from ' * (start_s > 0)}{start_s:g}")
@@ -109,8 +110,9 @@ def combined(senders: TraceTable, prompts: TraceTable) -> TraceTable:
 def anonymized(table: TraceTable, key: bytes) -> TraceTable:
     """Return the table with clients and blocks renamed by a keyed hash.
 
-    Files with the same ``key`` label a client equally. Only a user who knows ``key`` can test
-    whether a renamed client is a given one. Sessions are numbered, so they need no hash.
+    Files that are renamed with equal keys have equal labels for a client. Only a user who knows
+    ``key`` can test whether a label stands for a given client name. Sessions are numbered, so they
+    need no hash.
     """
     labels = tuple(
         f"c-{_hash(b'client', name.encode(), key).hex()[: 2 * LABEL_BYTES]}"

@@ -14,7 +14,7 @@ class KeyCount:
     """The recent requests that share the key node ``node``, and the requests' tokens.
 
     ``context_tokens`` counts the prompts' tokens outside the requests' own leaves.
-    ``output_tokens`` is the output limit of the request that was counted last.
+    ``output_tokens`` is the output limit of the most recent request.
     """
 
     node: PrebleNode
@@ -82,7 +82,7 @@ class CodeTree(PrebleTree):
             end: The tree node at which the prompt ends.
             context: The number of prompt tokens outside the request's own leaf.
             prompt: The number of prompt tokens.
-            output: The largest number of output tokens.
+            output: The request's limit on output tokens.
         """
         node = key_portion(end)
         key = self.keys.setdefault(node, KeyCount(node))
