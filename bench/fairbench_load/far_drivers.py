@@ -52,7 +52,7 @@ class Telling:
         return message._replace(folder=self._folder) if isinstance(message, Begin) else message
 
     def send(self, message: Any, /) -> None:
-        """Send all new records of the driver, and then the message.
+        """Send all new records of the driver, and then ``message``.
 
         Only one thread may call this method.
         """

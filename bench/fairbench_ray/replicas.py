@@ -42,7 +42,7 @@ class NodePython(NamedTuple):
 class ReplicaActor:
     """A Ray actor that starts and ends the server of one replica on its node.
 
-    The server ends when the actor ends.
+    The server of the replica ends when the Ray actor ends.
     """
 
     def __init__(self) -> None:

@@ -250,7 +250,7 @@ class Attempts:
         )
 
     def _judge(self, worker: int, tries: Tries) -> None:
-        """Record that ``worker`` served a request, which may show that other workers failed."""
+        """Record that ``worker`` served a request, and count failures of workers tried before."""
         self._doubts.clear_doubts(worker, tries.kind)
         self.refusals.record_service(worker, tries.kind, tries.size)
         if self.breakers.record_success(worker, tries.client):

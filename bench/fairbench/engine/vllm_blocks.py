@@ -462,7 +462,7 @@ class BlockCache(BlockTree):
         copy.users.add(owner)
 
     def give_back(self, owner: object, node: BlockNode, blank: int) -> None:
-        """Free the ``blank`` uncached blocks of ``owner``, and release its path to ``node``."""
+        """Free ``blank`` uncached blocks of ``owner``; release its cached blocks up to ``node``."""
         self.blank += blank
         for copy in held_by(owner, node):
             copy.users.remove(owner)
@@ -510,7 +510,7 @@ class BlockCache(BlockTree):
 
 
 def held_by(owner: object, node: BlockNode) -> Iterator[RunCopy]:
-    """Yield the copies that ``owner`` uses on the path to ``node``, the deepest copy first."""
+    """Yield the block copies that ``owner`` uses on the path to ``node``, deepest copy first."""
     for each in node.path():
         yield next(copy for copy in each.copies if owner in copy.users)
 

@@ -95,11 +95,11 @@ class EngineParams:
     chooses a ``max_running_requests`` between 2,048 and 4,096, so memory is the limit in practice.
     ``full_reservation`` reserves memory for all output tokens at admission, as ``ignore_eos`` does.
     [DLPM] §5.1 sets ``num_continuous_decode_steps`` to 10. ``in_batch_prefix_caching`` (on by
-    default) has been part of SGLang since December 2024 (PR 2442). By default, a pass that lacks
-    memory or slots marks the batch as full (``batch_is_full``), unlike SGLang in summer 2024.
-    ``enable_mixed_chunk`` is off by default, as in SGLang. See docs/appendix/engine.md for
-    ``load_cap``, docs/appendix/speed.md for ``prefix_match_us``, and docs/reference/releases.md for
-    ``release``.
+    default) has been part of SGLang since December 2024 (PR 2442). By default, an admission pass
+    that runs out of memory or slots marks the batch as full (``batch_is_full``), unlike SGLang in
+    summer 2024. ``enable_mixed_chunk`` is off by default, as in SGLang. See docs/appendix/engine.md
+    for ``load_cap``, docs/appendix/speed.md for ``prefix_match_us``, and docs/reference/releases.md
+    for ``release``.
     """
 
     chunked_prefill_size: Annotated[int, Ge(0)] = 0

@@ -187,7 +187,7 @@ def contended(
 
     A client's service counts as too low if a call was refused, or if the client's calls were queued
     for more than 5% of their time. Unless ``served_at_once`` is true, service is also too low if
-    the client had not received more than 5% of its due service by the window's end.
+    more than 5% of the client's due service was missing at the window's end.
 
     Args:
         requests: All calls of the run.

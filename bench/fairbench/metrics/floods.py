@@ -52,7 +52,8 @@ def floods(traffic: Traffic, most: int = MOST_FLOODS) -> list[Flood]:
     A client's flood is the period with its largest excess demand. Excess demand is demand above
     ``HEAVY`` times the mean demand of the other clients. Because sessions come in bursts, a flood
     of length t must have at least ``PEAK`` times as many tokens as other clients' usual peak in a
-    period of length t. Each search leaves out the requests of floods found before.
+    period of length t. Each search for a flood ignores the requests of the floods that earlier
+    searches found.
     """
     if traffic.span_s <= 0:
         return []

@@ -248,8 +248,9 @@ def _are_beside(columns: FileColumns, counts: Mapping[str, Floats], beside: Floa
 def _without_repetitions(made: FileRequests) -> FileRequests:
     """Merge the lines that describe the same request, and return the requests.
 
-    A repetition has the id, client, session and prompt of an earlier line, and also its start if
-    durations are recorded. The largest output and the earliest start of a request's lines are kept.
+    Two lines describe the same request if they agree in id, client, session and prompt. If the file
+    records durations, the lines must also agree in their start times. The largest output and the
+    earliest start of a request's lines are kept.
     """
     columns = made.columns
     ids = columns.field_values("request_id")

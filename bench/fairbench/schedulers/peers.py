@@ -98,10 +98,11 @@ Sums = Mapping[str, Mapping[int, float]]
 class Totals(NamedTuple):
     """A message with all charges that its origin (a router, gateway or rank) has ever made.
 
-    A message with a higher ``version`` replaces earlier messages of the same origin. ``raised`` has
-    sums that never fall: the total lift of a client's VTC counter, or its rounds of D2LPM quanta.
-    If several messages report a client's sum in ``raised``, the highest sum counts. ``waiting``
-    maps each client to the places (workers or bands) with queued requests of the client.
+    A message with a higher ``version`` replaces earlier messages of the same origin. ``raised``
+    holds sums that never decrease: the total by which a client's VTC counter was lifted, or the
+    client's rounds of D2LPM quanta. If several messages report a client's sum in ``raised``, the
+    highest sum counts. ``waiting`` maps each client to the places (workers or bands) with queued
+    requests of the client.
 
     If ``since`` is above 0, ``charged`` and ``raised`` contain only clients whose sums changed
     after version ``since``, which the receiver must know. A client's entry has all sums of the

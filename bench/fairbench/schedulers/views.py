@@ -265,7 +265,7 @@ class ListScan:
         raise StopIteration
 
     def rest(self) -> list[Request]:
-        """Return the requests of a scan that has not begun as a list, faster than by iteration."""
+        """Return the scan's waiting requests as a list; use only before clients are skipped."""
         return list(filter(self._waiting.__contains__, self._order))
 
     def skip(self, client: str) -> None:

@@ -20,7 +20,7 @@ Pending = Callable[[Callback], None]
 class Join:
     """Parallel branches of a program; ``done`` is called when all branches have ended.
 
-    ``done`` receives the results of all branches, or the first error.
+    ``done`` is called with the results of all branches, or with the first error.
     """
 
     def __init__(self, branches: list[Coroutine[Any, Any, Any]], done: Callback) -> None:

@@ -97,8 +97,9 @@ class Server:
     def is_ready(self) -> bool:
         """Return whether the server is ready.
 
-        If the server exited because a port was taken, the server is started again. If it exited for
-        another reason than a taken port, raises RunFailed with the log's last lines.
+        If the server exited because a port was taken, the server is started again. Raises
+        RunFailed, with the last lines of the log, if the server exited for any other reason than a
+        taken port.
         """
         if not self.has_ended:
             if self.recipe.ready is not None:

@@ -239,7 +239,7 @@ class PlanQuestion:
 
     @property
     def choices(self) -> list[PlanChoice]:
-        """All choices (scheduler, GPU, load), ordered by load, with the planned choice first."""
+        """All combinations of scheduler, GPU and load, by load; the first is the planned one."""
         return [
             PlanChoice(scheduler, gpu, load)
             for load in self.loads

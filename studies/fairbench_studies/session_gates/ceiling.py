@@ -3,9 +3,10 @@
     FAIRBENCH_DATA=FOLDER python studies session-gates-ceiling [SEED ...]
 
 The script simulates the runs that results/tables/session-gates-ceiling.csv lacks, by default for
-seeds 61 to 65, and writes two tables into docs/reference/gates.md. A table of shares has the worst
-well-behaved client's service in percent of its fair share, with all clients, without the heavy
-client, or alone. A table of delays has the calls' delays by phase.
+seeds 61 to 65, and writes two tables into docs/reference/gates.md. The table of shares shows the
+service of the worst-served well-behaved client, in percent of its fair share. Variants are
+simulated with all clients, without the heavy client, or with one client alone. The table of delays
+shows the delays of calls in each phase.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class PriceParams:
         return self.input_weight * request.input_tokens + outputs
 
     def correction(self, request: Request, read: Read, output_tokens: int) -> float:
-        """Return the charge at a request's end, or a negative number for a refund."""
+        """Return the additional charge at the end of a request; a negative charge is a refund."""
         if not self.corrected:
             return 0.0
         inputs = self.input_weight * (read.input_tokens - request.input_tokens)
@@ -118,7 +118,7 @@ class ShareParams(PriceParams):
 
 
 class SharePolicy(FlowPolicy):
-    """A policy that divides service among siblings.
+    """A gateway policy that divides service among sibling nodes of the tenant tree.
 
     Without a tree of tenants, all clients are siblings. In a tree, the nodes directly below one
     tenant are siblings. The policy chooses a node at each level of the tree, down to a client. A

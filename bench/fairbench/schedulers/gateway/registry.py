@@ -1,8 +1,8 @@
 """Gateway policies and detectors by name, and the parameters of gateway and admission control.
 
-To add a policy, write a module like ``drr`` and add a line to the table below. To add a detector,
-write a class in ``saturation`` and add a line to ``DETECTORS``. Any local scheduler, including a
-user's own, is also a policy under its own name.
+To add a policy, write a module like ``drr`` and add a line to this module's table of policies. To
+add a detector, write a class in ``saturation`` and add a line to ``DETECTORS``. Any local
+scheduler, including a user's own, is also a policy under its own name.
 """
 
 from __future__ import annotations

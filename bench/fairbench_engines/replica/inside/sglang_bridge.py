@@ -129,7 +129,10 @@ class SGLangWorker:
         return int(req.rid), cached, extend_len(req), left
 
     def complete(self) -> dict[str, Any]:
-        """End the batch; return the state and (number, output tokens) of the finished requests."""
+        """End the batch; return the engine's state and the finished requests.
+
+        The key ``finished`` lists the number and the output tokens of each finished request.
+        """
         finished = self.engine.complete(self._batch)
         self._batch = None
         for req in finished:

@@ -53,7 +53,7 @@ class CodeTree(PrebleTree):
             self.allocated[at] = self.allocated.get(at, 0) | 1 << worker
 
     def move(self, node: PrebleNode, worker: int) -> None:
-        """Allocate only the given GPU to the node and to all nodes below the node."""
+        """Make ``worker`` the only GPU of ``node`` and of all nodes below ``node``."""
         below = [node]
         while below:
             at = below.pop()
