@@ -36,7 +36,7 @@ class Match(NamedTuple):
 
 
 class Spot:
-    """The end of a cached prefix, and the waiting requests whose match ends there.
+    """A position in the prefix tree, and the waiting requests whose cached prefix ends there.
 
     ``latest`` is the waiting request that is last in the order of the queue, or None if unknown.
     """

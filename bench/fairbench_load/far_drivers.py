@@ -140,7 +140,7 @@ def address_facing(host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RemoteCrew:
-    """Drivers on other machines (``places``), which connect to ``address`` on this machine.
+    """Load drivers on other machines (``places``), which connect to ``address`` on this machine.
 
     Drivers authenticate with a secret key, new in each run, because their messages are unpickled.
     """

@@ -41,7 +41,7 @@ class DecodeTime:
             fixed_ps: The part of ``took_ps`` that is not spent on reading context.
             requests: Number of requests in the batch.
             context: Context of all requests in the first added step, in tokens.
-            first: Number n of the first added decode step.
+            first: Number of the first added decode step (n in ``DecodeTime``).
             steps: Number of added decode steps.
         """
         grown = steps * (steps - 1) // 2

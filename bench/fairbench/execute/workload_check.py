@@ -244,7 +244,8 @@ def busiest_minute(
 ) -> dict[str, float | None]:
     """Return the peak load in GPU seconds per second, its time, and its ratio to the mean load.
 
-    GPU times assume that no tokens are cached. If no client sends requests, ``peak`` is None.
+    GPU times are computed as if no tokens were cached. If no client sends requests, ``peak`` is
+    None.
     """
     parts = max(PEAK_PARTS, round(duration_s / PEAK_S))
     edges = np.linspace(0.0, duration_s, parts + 1)

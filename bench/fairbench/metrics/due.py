@@ -162,7 +162,7 @@ def _predecessors(requests: Requests) -> Ints:
 
 
 def _missing_service(calls: CallDelays, end_s: float, facts: Facts) -> Floats:
-    """Return, for each call, the weighted tokens that were due but not received by ``end_s``."""
+    """Return each call's weighted tokens that were due by ``end_s`` but not received by then."""
     requests, output, alone = calls.requests, calls.output_tokens, calls.alone
     first_due_s = calls.first_due_s
     begun = first_due_s < end_s

@@ -343,7 +343,7 @@ class RunData:
 
     @property
     def known_stalls(self) -> Stalls:
-        """The stalls in the run's answers. Precondition: ``stalls`` is not None."""
+        """The stalls of the run's output streams. Precondition: ``stalls`` is not None."""
         assert self.stalls is not None
         return self.stalls
 

@@ -152,7 +152,7 @@ def known_counts(columns: FileColumns, field: str) -> Floats:
 def labels_of(columns: FileColumns, field: str) -> list[str]:
     """Return a field's value for each request as text, from the first column that has a value.
 
-    A missing value becomes "".
+    The text for a request without a value is "".
     """
     found: list[str] | None = None
     for column in columns.of_fields(field):

@@ -160,8 +160,8 @@ class MemoryShare:
 class ShareView:
     """A local scheduler's view of the waiting requests that may be admitted now.
 
-    If a request may not be admitted, a scan skips the client's later requests, too. ``len`` of the
-    view counts all waiting requests.
+    When a request may not be admitted, iteration over the view also skips later requests of the
+    same client. ``len`` of the view counts all waiting requests.
     """
 
     def __init__(self, view: WaitingView, share: MemoryShare) -> None:

@@ -118,7 +118,7 @@ class Derived(NamedTuple):
         source: The origin of the iteration times, as text.
         note: The reason why the operator tables were not used, or "".
         error_pct: Errors of predicted times of the iterations ``held``, in percent.
-        held: The iterations that the fit did not use.
+        held: The held-out iterations, which the fit did not use.
         times_ms: GPU times of the iterations ``held`` in ms, shape (n_iterations,).
     """
 

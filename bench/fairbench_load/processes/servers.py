@@ -176,7 +176,7 @@ def start_all(
     on_ready: OnReady = lambda progress: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> list[Server]:
-    """Start servers, wait until all servers are ready, and report the progress to ``on_ready``.
+    """Start servers, and wait until all servers are ready; call ``on_ready`` with the progress.
 
     All servers are ended before an error is raised. Raises RunFailed if a server ends or is not
     ready within ``timeout_s`` seconds, and KeyboardInterrupt if ``interrupted`` returns true.

@@ -63,7 +63,7 @@ class MLFQ(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: requests that have not run for ``starved_s`` seconds starve; 0 means never.
+        """Parameters: a request starves if it has not run for ``starved_s`` seconds; 0 means never.
 
         ``starved_every`` is the number of iterations between two searches for starved requests.
         """

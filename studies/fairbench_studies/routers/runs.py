@@ -53,7 +53,7 @@ class Panel(NamedTuple):
 def draw(path: Path, about: tuple[str, str], found: Mapping[Case, Any], *shown: Panel) -> None:
     """Draw panels with the routers' exchange interval on the x axis.
 
-    ``about`` holds the figure's title, and a text on the source of the figure's values.
+    ``about`` holds the figure's title and a text that states the source of the figure's values.
     """
     with paper_style():
         figure, (row,) = panels(1, len(shown), WIDTH_IN, HEIGHT_IN)

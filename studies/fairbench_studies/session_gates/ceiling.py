@@ -51,7 +51,8 @@ WELL_BEHAVED = (1, 2)  # numbers of the well-behaved clients; client 0 is heavy
 class Measured(NamedTuple):
     """The service and fair share of each simulated client in tok/s, and its lost time by phase.
 
-    ``service`` and ``fair`` have shape (n_clients,), ``lost_s`` has shape (n_clients, n_phases).
+    ``service`` and ``fair`` have shape (n_clients,), and ``lost_s`` has shape (n_clients,
+    n_phases).
     """
 
     service: Floats

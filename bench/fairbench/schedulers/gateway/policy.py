@@ -79,8 +79,8 @@ class PriceParams:
     """The prices of a prompt token (``input_weight``) and of an output token (``output_weight``).
 
     When a request is sent, the client is charged for ``assumed_output_tokens`` output tokens. If
-    ``corrected`` is set, the charge is corrected when the request ends and its numbers of tokens
-    are known.
+    ``corrected`` is True, the charge is corrected to the true numbers of tokens when the request
+    ends.
     """
 
     input_weight: Positive = 1.0

@@ -190,7 +190,7 @@ def policy_class(name: str) -> type[LocalScheduler]:
 
 
 def default_detector(policy: str, usual: str) -> str:
-    """Return a policy's own default saturation detector, or ``usual`` if it has none.
+    """Return a policy's default saturation detector, or ``usual`` if the policy defines none.
 
     Raises UsageError for an unknown gateway policy.
     """

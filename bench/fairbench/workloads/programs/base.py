@@ -77,7 +77,7 @@ class Program(Job):
 
     @classmethod
     def pick(cls, params: Any, rng: random.Random, number: int) -> int:
-        """Return the number of a program's item in the data set: ``number``, unless overridden.
+        """Return the index of a program's item in the data set; by default, ``number``.
 
         A program kind overrides this method if several programs use one item of the data set.
 
@@ -122,7 +122,10 @@ _PHI = NormalDist().cdf
 
 
 def sample_input(rng: random.Random, mean_tokens: float, sigma: float) -> int:
-    """Draw a lognormal length of a prompt part, at most ``LONGEST_INPUT`` x ``mean_tokens``."""
+    """Draw the lognormal length of a part of a prompt, in tokens.
+
+    The length is at most ``LONGEST_INPUT`` x ``mean_tokens``.
+    """
     return sample_length(rng, mean_tokens, sigma, LONGEST_INPUT * mean_tokens)
 
 

@@ -86,11 +86,11 @@ def scaled(table: TraceTable, rate: float) -> TraceTable:
 
 
 def combined(senders: TraceTable, prompts: TraceTable) -> TraceTable:
-    """Return the times and clients of one trace with the prompts and answers of another trace.
+    """Return a trace with the times and clients of ``senders``, and the prompts of ``prompts``.
 
-    Request i gets its time from the first trace and its prompt from the second trace; the result is
-    as long as the shorter trace. Sessions and end times are dropped, and the combined trace is
-    marked as synthetic.
+    Request i gets its time and client from ``senders``, and its prompt and answer from ``prompts``.
+    The result is as long as the shorter trace. Sessions and end times are dropped, and the combined
+    trace is marked as synthetic.
     """
     rows = np.arange(min(len(senders), len(prompts)))
     who, what = senders.selected(rows), prompts.selected(rows)

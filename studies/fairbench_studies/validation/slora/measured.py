@@ -120,7 +120,7 @@ def _measured(record: Any, where: str) -> MeasuredRun:
 
 
 def _names(path: str, where: str) -> tuple[str, str, str]:
-    """Return the scheduler, the scenario and the folder that the path of a run names.
+    """Return the names of the scheduler, scenario and folder that the path of a run contains.
 
     - ``fair_bench/LShare/rpm5/all_results_real.jsonl`` -> ``LShare/rpm5``, ``real``, no folder.
     - ``fair_bench/sec6.4/35000/VTC-256/all_results_x.jsonl`` -> ``VTC``, ``x``, ``35000/VTC-256``.
