@@ -27,8 +27,7 @@ def lazy_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 
     Args:
         package: The name of the package.
-        names: A mapping from each of the package's modules to the names that the module provides,
-            separated by spaces.
+        names: The names that each module of the package provides, separated by spaces.
     """
     homes = {name: f"{package}.{module}" for module in names for name in names[module].split()}
 

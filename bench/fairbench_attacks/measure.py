@@ -49,13 +49,13 @@ class Seen(NamedTuple):
 class AttackHarm(NamedTuple):
     """The results of an attack for one seed, relative to a run in which the attacker is honest.
 
-    Each field is a value of the run with the attack, divided by the value of the honest run.
+    Each field is a value of the attack run divided by the value of the honest run.
 
-    - ``gain``: the attacker's service without padding, relative to the honest run.
-    - ``kept``: the fraction of due service that victims receive, relative to the honest run.
-    - ``finished``: the number of programs that victims finish, relative to a run without an attack.
-    - ``p95``: the victims' P95 latency, relative to the honest run; ``more`` marks a lower bound.
-    - ``hits``: the victims' cache hit rate, relative to the honest run.
+    - ``gain``: the attacker's service without padding.
+    - ``kept``: the fraction of due service that victims receive.
+    - ``finished``: the number of programs that victims finish.
+    - ``p95``: the victims' P95 latency; ``more`` marks a lower bound.
+    - ``hits``: the victims' cache hit rate.
 
     A field is None if the value of either run is unknown, or if the value of the honest run is 0.
     """

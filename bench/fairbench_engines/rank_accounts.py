@@ -5,9 +5,9 @@ no rank waits for another rank.
 
 With R ranks, the service of two clients that wait at all ranks differs by at most 2(R U + Q + S),
 where U bounds the cost of a client's running requests at a rank, Q is the quantum (0 for VTC), and
-S is the largest sum of a client's charges that other ranks have not yet sent to a rank. If R ranks
-keep separate credits, [DLPM] Theorem 5.1 bounds this difference in service by 2 R (U + Q). Two
-rules replace R Q by Q + S:
+S is the largest sum of a client's charges that other ranks have not yet sent to a rank. With
+separate credits at R ranks, the bound of [DLPM] Theorem 5.1 is 2 R (U + Q). Two rules replace R Q
+by Q + S:
 
 - A rank serves a waiting client with the lowest counter or with positive credit, according to the
   charges that the rank has received. The charges that the rank has not yet received from other

@@ -57,7 +57,7 @@ async def default_limits(
 
     Active clients share the request slots and KV memory of the workers, except for a reserve. A
     single active client may use everything except the reserve. The result is empty if ``settings``
-    already limit clients, or if no worker reports its slots or KV memory.
+    already limit clients or no worker reports its slots or memory.
     """
     if any(name in settings for name in (*CLIENT_LIMITS, CLIENT_RESERVE)):
         return {}

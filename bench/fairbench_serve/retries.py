@@ -113,9 +113,8 @@ class Asking:
 class Tries:
     """The failed attempts of a request.
 
-    ``kind`` is a hash of the request's API path, model, fields and API key. ``refusers`` are the
-    workers that refuse requests with this hash. ``has_key`` is True if the worker receives the
-    client's own API key.
+    ``refusers`` are the workers that refuse requests with the hash ``kind``. ``has_key`` is True if
+    the worker receives the client's own API key.
     """
 
     kind: int

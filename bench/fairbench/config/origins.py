@@ -179,8 +179,8 @@ def chosen_part(file: Mapping[str, Any], *, other_workload: bool = False) -> dic
     """Return the values that the user chose in an experiment file that has the table ``given``.
 
     A bundled workload is returned by name, and any other workload is returned as a table. If
-    ``other_workload`` is True, the result contains no parameters of the file's workload, and
-    contains the scenario only if the user chose the scenario.
+    ``other_workload`` is True, the result lacks the workload's parameters, and has the scenario
+    only if the user chose it.
     """
     given, rest = file[GIVEN], without_given(file)
     implied = set(IMPLIED)

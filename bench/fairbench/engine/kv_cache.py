@@ -329,8 +329,7 @@ class KVCache(PrefixTree[KVNode]):
                 tokens.
 
         Returns: The last node of the stored tokens, and the number of tokens that were already in
-            the tree. The caller must release its private copies of tokens that were already in the
-            tree.
+            the tree. The caller must release its private copies of these tokens.
         """
         end = node
         if node.children:

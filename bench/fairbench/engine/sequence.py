@@ -20,10 +20,9 @@ class DecodeTime:
     """Sums over a batch's decode steps from which a request's GPU time (ps) is computed.
 
     A step takes a fixed time, which its requests share equally, and a time per token of context.
-    ``each`` is the sum of a request's shares of the fixed times, and ``read`` is the sum of the
-    times per token of context. ``numbered`` sums, over steps n, n times the time per token. If a
-    request has ``base + n`` tokens of context in step n, its GPU time is the sum ``each + base *
-    read + numbered``.
+    ``each`` sums a request's shares of the fixed times, and ``read`` sums the times per token of
+    context. ``numbered`` sums, over steps n, n times the time per token. If a request has ``base +
+    n`` tokens of context in step n, its GPU time is the sum ``each + base * read + numbered``.
     """
 
     __slots__ = ("each", "numbered", "read")

@@ -222,8 +222,8 @@ class Unmade:
     - ``reached_s`` is the program's age in seconds at the end of the run, minus its delays.
     - ``unsent`` is the total size, in weighted tokens, of the calls that were never sent.
     - ``whole`` is the total size, in weighted tokens, of all calls of the program.
-    - ``usual`` gives the fraction of their weighted tokens that finished programs had requested by
-      a given age.
+    - ``usual`` gives the fraction of a program's weighted tokens that is usually requested by a
+      given age.
     """
 
     arrival_s: Floats

@@ -261,7 +261,7 @@ def _victims(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> l
 def _usual_peak(traffic: Traffic, left: Flags, client: int, long_s: float) -> float:
     """Return the third quartile of other clients' peak demands, in weighted tokens.
 
-    A client's peak demand is the most that the client requests in any ``long_s`` seconds.
+    A peak demand is the most that a client requests in any ``long_s`` seconds.
     """
     peaks = []
     for other in np.unique(traffic.client[left]).tolist():

@@ -392,7 +392,7 @@ class Facts:
 class TokenGaps(NamedTuple):
     """The gaps between tokens of requests; arrays have one element per gap.
 
-    - ``request`` is the row, in the table of requests, of the request whose output has the gap.
+    - ``request`` is the row of the gap's request in the table of requests.
     - ``start_s`` is the time of the token before the gap, and ``gap_s`` is the length of the gap.
     - ``names`` are the names of the table's requests in a log, or "" for a nameless request.
     """

@@ -105,9 +105,8 @@ def held_token_s(memory: Memory, clients: int, window: Window) -> Floats:
 def evicted_tokens(memory: Memory, clients: int, window: Window) -> Floats:
     """Return how many tokens each client lost to requests of each client by evictions.
 
-    Only evictions in ``window`` count. The result has shape (clients, clients). Row i and column j
-    hold the tokens that client i lost to requests of client j. A token that k clients held counts
-    as 1/k token for each client.
+    Row i and column j of the array hold the tokens that client i lost to client j in ``window``. A
+    token that k clients held counts as 1/k token for each client.
     """
     rows = window.holds(memory.at_s) & (memory.by != NOBODY) & (memory.change < 0)
     cells = memory.client[rows] * clients + memory.by[rows]

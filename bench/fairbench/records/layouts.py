@@ -68,7 +68,7 @@ def _columnwise(
 ) -> Layout:
     """Return a file format in which each JSON object is a run with a list of values per column.
 
-    If ``inside`` is not empty, the lists are in the object's key ``inside``.
+    The key ``inside``, if given, has the lists.
     """
 
     def lists_of(item: Record) -> Object:

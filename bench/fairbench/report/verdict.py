@@ -134,7 +134,7 @@ def _under(reference: Reference | None, shown: _Shares) -> str:
 def _cost(reference: Reference | None, summary: Summary) -> str:
     """Return a sentence that compares the throughput with the reference scheduler's.
 
-    The sentence is "" if one of the two throughputs is unknown.
+    The sentence is "" if a throughput is unknown.
     """
     if reference is None:
         return ""

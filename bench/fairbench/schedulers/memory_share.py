@@ -160,8 +160,8 @@ class MemoryShare:
 class ShareView:
     """A local scheduler's view of the waiting requests that may be admitted now.
 
-    When a request may not be admitted, iteration over the view also skips later requests of the
-    same client. ``len`` of the view counts all waiting requests.
+    If a request may not be admitted, later requests of its client are skipped, too. ``len`` of the
+    view counts all waiting requests.
     """
 
     def __init__(self, view: WaitingView, share: MemoryShare) -> None:

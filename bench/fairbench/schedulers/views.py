@@ -64,8 +64,8 @@ class ClientLoad(NamedTuple):
 class RunningView(Protocol):
     """The running batch at the beginning of the scheduling pass.
 
-    Requests that the scheduling pass has preempted are no longer in the view. Requests that the
-    scheduling pass has admitted are only in vLLM's view, and cannot be preempted in the same pass.
+    Requests that the scheduling pass has preempted are not in the view. Requests that the pass has
+    admitted are only in vLLM's view, and the same pass cannot preempt them.
     """
 
     @property

@@ -33,8 +33,7 @@ DECIDED = (
 class FirstDifference(NamedTuple):
     """The first request whose record in the model differs from the record of the engine's code.
 
-    ``ours`` is the value of ``column`` in fairbench's model of the engine, and ``theirs`` is the
-    value that the engine's own code produced.
+    ``ours`` is the value of ``column`` in fairbench's model, and ``theirs`` is the engine's value.
     """
 
     request: int

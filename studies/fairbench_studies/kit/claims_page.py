@@ -192,7 +192,7 @@ def _under(text: str, by_text: Mapping[str, Mapping[str, Part]]) -> str:
 def readings(under: Mapping[str, Outcome]) -> str:
     """Return as text under which readings (interpretations) of the paper a claim holds.
 
-    The text has a form such as ``all (a, b)``, ``a; not b`` or ``none (a, b)``.
+    Examples: ``all (a, b)``, ``a; not b``, ``none (a, b)``.
     """
     holds = [name for name, made in under.items() if made is Outcome.HOLDS]
     fails = [name for name in under if name not in holds]

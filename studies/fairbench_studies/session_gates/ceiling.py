@@ -4,9 +4,8 @@
 
 The script simulates the runs that results/tables/session-gates-ceiling.csv lacks, by default for
 seeds 61 to 65, and writes two tables into docs/reference/gates.md. The table of shares shows the
-service of the worst-served well-behaved client, in percent of its fair share. Variants are
-simulated with all clients, without the heavy client, or with one client alone. The table of delays
-shows the delays of calls in each phase.
+lowest service of a well-behaved client, in percent of its fair share. The table of delays shows the
+delays of calls in each phase.
 """
 
 from __future__ import annotations

@@ -155,8 +155,8 @@ class Filling:
     client has positive credit at this worker. A worker that joins has no prefix cached, so it would
     idle until clients have used up their credit at other workers. If the chosen worker has at least
     ``QUEUES_FROM`` times ``below`` requests in flight, a worker with fewer than ``below`` requests
-    takes the request. The new worker must be a worker at which the client has positive credit, so
-    every credit stays within the bounds of [DLPM] Algorithm 2.
+    takes the request. The client must have positive credit at the new worker, so every credit stays
+    within the bounds of [DLPM] Algorithm 2.
 
     Args:
         fleet: The live workers and their requests in flight.

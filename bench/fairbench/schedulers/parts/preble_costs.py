@@ -209,9 +209,8 @@ def split_subtree(key: PrebleNode, window: GpuWindow, to: int, tree: PrebleTree)
     """Pin children of the node ``key`` to the GPU ``to``, so that half of their load moves there.
 
     A child node's load is the load of all requests in ``window`` whose prompts pass through the
-    child node ([Preble] Alg. 2). A child node with a single request stays at its GPU, because
-    perhaps no other request uses the child node. Prompts that end at ``key`` go to the less loaded
-    GPU of the two.
+    child node ([Preble] Alg. 2). A child node with a single request stays at its GPU, as perhaps no
+    other request uses the child. Prompts that end at ``key`` go to the less loaded of both GPUs.
     """
     shared = {c: load for c, (requests, load) in window.loads_below(key).items() if requests > 1}
     stays = goes = 0

@@ -166,8 +166,8 @@ def sample_gap(rng: random.Random, mean_s: float) -> float:
 def check_mean(params: Any, name: str) -> None:
     """Raise ValueError unless a mean length is below ``max_new_tokens``.
 
-    The mean length is the field ``{name}_tokens`` of ``params``. If the field ``{name}_sigma`` is
-    0, the mean may equal ``max_new_tokens``.
+    The mean length is ``params.{name}_tokens``. If ``{name}_sigma`` is 0, the mean may equal
+    ``max_new_tokens``.
     """
     mean_tokens, sigma = getattr(params, f"{name}_tokens"), getattr(params, f"{name}_sigma")
     most = params.max_new_tokens

@@ -110,9 +110,8 @@ def combined(senders: TraceTable, prompts: TraceTable) -> TraceTable:
 def anonymized(table: TraceTable, key: bytes) -> TraceTable:
     """Return the table with clients and blocks renamed by a keyed hash.
 
-    Files that are renamed with equal keys have equal labels for a client. Only a user who knows
-    ``key`` can test whether a label stands for a given client name. Sessions are numbered, so they
-    need no hash.
+    Files with the same ``key`` label a client equally. Only a user who knows ``key`` can test which
+    client a label stands for. Sessions are numbered, so they need no hash.
     """
     labels = tuple(
         f"c-{_hash(b'client', name.encode(), key).hex()[: 2 * LABEL_BYTES]}"

@@ -131,7 +131,7 @@ class SGLangWorker:
     def complete(self) -> dict[str, Any]:
         """End the batch; return the engine's state and the finished requests.
 
-        The key ``finished`` lists the number and the output tokens of each finished request.
+        ``finished`` lists each request's number and output tokens.
         """
         finished = self.engine.complete(self._batch)
         self._batch = None

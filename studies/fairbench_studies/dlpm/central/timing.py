@@ -39,11 +39,11 @@ class RoundCost:
     """The times that a central scheduler needs for one scheduling round over all workers.
 
     ``waiting`` is the number of queued requests. ``synchronisation_ms`` is the wall time until all
-    workers have reported to the scheduler and have received requests from it. ``update_ms``,
-    ``match_ms`` and ``dispatch_ms`` are CPU times of the scheduler. ``update_ms`` is the time to
-    update its copies of the prefix trees. ``match_ms`` is the time to match every request in every
-    tree. ``dispatch_ms`` is the time to sort and dispatch requests. Measured times are lowest
-    deciles over many rounds, because other work on the machine can only lengthen a round.
+    workers have reported to the scheduler and have received requests from it. ``update_ms`` is the
+    scheduler's CPU time to update its copies of the prefix trees. ``match_ms`` is the CPU time to
+    match every request in every tree. ``dispatch_ms`` is the CPU time to sort and dispatch.
+    Measured times are lowest deciles over many rounds, because other work on the machine can only
+    lengthen a round.
     """
 
     workers: int

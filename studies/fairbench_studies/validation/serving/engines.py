@@ -112,8 +112,7 @@ def believable_pool(run: ServingRun) -> int:
 
     The pool must hold the prompts of all requests that decode at the same time. Runs with a gateway
     are not checked, because their prompts share prefixes. If a run states a KV pool that is too
-    small for its prompts, ``with_doubts`` marks the pool size as doubted in all runs with equal
-    settings.
+    small for its prompts, ``with_doubts`` rejects the pool size in all runs with equal settings.
     """
     if not run.direct or not run.pool_tokens:
         return run.pool_tokens
