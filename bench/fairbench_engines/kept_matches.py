@@ -124,10 +124,10 @@ class KeptMatches(ABC):
             self._awaiting.setdefault(awaited, {})[waiter] = None
 
     def opened(self, spot: Spot, request: Request) -> None:
-        """Do nothing; a subclass may act when a first request's prefix ends at ``spot``."""
+        """Do nothing; a subclass may act when ``spot`` gets its first waiting request."""
 
     def closed(self, spot: Spot) -> None:
-        """Do nothing; a subclass may act when no waiting request's prefix ends at ``spot``."""
+        """Do nothing; a subclass may act when ``spot`` has lost its last waiting request."""
 
     def detach(self, waiter: Waiter) -> None:
         """Forget where the cached prefix of a waiting request ends."""

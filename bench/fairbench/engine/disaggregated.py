@@ -572,7 +572,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         return self.cache.free - self.batch.size
 
     def _retract(self) -> None:
-        """Retract requests until memory suffices for the next decode step; keep one request."""
+        """Retract requests, except the last one, until memory suffices for the next decode step."""
         self._end_stretch()
         order = self._retraction_order()
         while self.batch.size > self.cache.free and len(order) > 1:

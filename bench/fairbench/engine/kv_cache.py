@@ -328,8 +328,9 @@ class KVCache(PrefixTree[KVNode]):
             lock: Whether to move the caller's lock from ``node`` to the last node of the stored
                 tokens.
 
-        Returns: The last node of the stored tokens, and the number of tokens that were already in
-            the tree. The caller must release its private copies of these tokens.
+        Returns:
+            The last node of the stored tokens, and the number of tokens that the tree already
+            contained. The caller must release its private copies of these tokens.
         """
         end = node
         if node.children:

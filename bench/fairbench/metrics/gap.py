@@ -118,8 +118,8 @@ def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cel
     """Divide the run into time cells, in each of which about the same number of log rows ends.
 
     An array with an element per time cell and client is no larger than the log. With more than
-    ``FEW`` clients, the number is also at most four times the square root of the number of log
-    rows.
+    ``FEW`` clients, the number of time cells is also at most four times the square root of the
+    number of log rows.
     """
     clients, rows = len(facts.clients), len(log)
     most = MANY_CELLS if clients <= FEW else 4 * isqrt(rows)
@@ -183,8 +183,8 @@ class _Part(NamedTuple):
 
     ``rows`` are the rows kept from ``begin`` to ``after - 1``, sorted by client. The pair of a
     client and a time cell has the number client * n_cells + cell. ``first`` is the number of the
-    lowest pair to which a row may add service. ``reach`` is that of the highest pair to which the
-    row or an earlier row may add service.
+    lowest pair to which a row may add service. ``reach`` is the number of the highest pair to which
+    the row or an earlier row may add service.
     """
 
     begin: int

@@ -103,7 +103,7 @@ def held_token_s(memory: Memory, clients: int, window: Window) -> Floats:
 
 
 def evicted_tokens(memory: Memory, clients: int, window: Window) -> Floats:
-    """Return how many tokens each client lost to requests of each client by evictions.
+    """Return how many cached tokens of each client were evicted for each client's requests.
 
     Row i and column j of the array hold the tokens that client i lost to client j in ``window``. A
     token that k clients held counts as 1/k token for each client.
