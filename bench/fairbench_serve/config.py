@@ -83,7 +83,7 @@ def promises(given: Mapping[str, str] | None) -> Promises:
     """Parse ``--goodput`` flags: ``ttft`` is for all requests, ``NAME.ttft`` is for an objective.
 
     Raises UsageError for an unknown latency or an invalid time. A target must not be a multiple of
-    the latency on an idle worker, which the router does not know.
+    the latency on an idle worker, because the router does not know this latency.
     """
     texts: dict[str, dict[str, str]] = {"": {}}
     for key, text in (given or {}).items():

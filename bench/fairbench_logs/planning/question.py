@@ -239,7 +239,7 @@ class PlanQuestion:
 
     @property
     def choices(self) -> list[PlanChoice]:
-        """All combinations of scheduler, GPU and load, by load; the first is the planned one."""
+        """All combinations of scheduler, GPU and load, with the planned combination first."""
         return [
             PlanChoice(scheduler, gpu, load)
             for load in self.loads
