@@ -101,8 +101,8 @@ def through(group: str, name: str, what: str = "") -> Any:
 def loaded(target: str, what: str) -> Any:
     """Return the object ``target`` (``MODULE:NAME``) of an installed package.
 
-    Raises UsageError, whose message begins with ``what``, if the package is missing or does not fit
-    this version of fairbench.
+    Raises UsageError if the package is missing or has another version; the message begins with
+    ``what``.
     """
     find_in_clone(target)
     try:

@@ -43,7 +43,7 @@ class UsageError(FairbenchError):
         return self
 
     def is_of_file(self, flagged: Set[str]) -> bool:
-        """Return whether the wrong keys come from a file and not from flags (``flagged``)."""
+        """Return whether the wrong keys come from a file rather than from the flags ``flagged``."""
         return self.keys.isdisjoint(flagged) if self.keys else not flagged
 
 

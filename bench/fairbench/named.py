@@ -27,7 +27,7 @@ def lazy_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 
     Args:
         package: The name of the package.
-        names: The names that each of the package's modules provides, separated by spaces.
+        names: The names that each module of the package provides, separated by spaces.
     """
     homes = {name: f"{package}.{module}" for module in names for name in names[module].split()}
 
@@ -62,7 +62,7 @@ class Named(Mapping[str, T]):
 
 
 def named(names: Iterable[str], make: Callable[[str], T]) -> Named[T]:
-    """Return a mapping that calls ``make`` with a name when the name is looked up."""
+    """Return a mapping in which each look-up of a name returns ``make(name)``."""
     return Named({name: partial(make, name) for name in names})
 
 

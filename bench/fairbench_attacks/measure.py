@@ -30,7 +30,7 @@ class Seen(NamedTuple):
     Service is summed from the start of the run to the end of arrivals.
 
     - ``attacker`` is the attacker's service without padding, divided by a program's mean service.
-    - ``victims`` is the fraction of its due service that a victim received, as a mean over victims.
+    - ``victims`` is the mean, over victims, of the received fraction of due service.
     - ``finished`` is the number of the victims' finished programs.
     - ``p95_s`` is the mean of the victims' P95 latencies in seconds, for programs that arrived
       after the warm-up. ``p95_s`` is None if the P95 latency is unknown or infinite. If ``more`` is
@@ -51,14 +51,13 @@ class AttackHarm(NamedTuple):
 
     Each field is a value of the attack run divided by the value of the honest run.
 
-    - ``gain``: the attacker's service without padding, divided by that in the honest run.
-    - ``kept``: the victims' fraction of due service, divided by that in the honest run.
-    - ``finished``: the number of the victims' finished programs, divided by that in the honest run.
-    - ``p95``: the victims' P95, divided by that in the honest run; ``more`` marks a lower bound.
-    - ``hits``: the victims' cache hit rate, divided by that in the honest run.
+    - ``gain``: the attacker's service without padding.
+    - ``kept``: the fraction of due service that victims receive.
+    - ``finished``: the number of programs that victims finish.
+    - ``p95``: the victims' P95 latency; ``more`` marks a lower bound.
+    - ``hits``: the victims' cache hit rate.
 
-    A field is None if the value of the attack run or of the honest run is unknown, or if the value
-    of the honest run is 0.
+    A field is None if the value of either run is unknown, or if the value of the honest run is 0.
     """
 
     gain: float

@@ -83,8 +83,8 @@ def tpe_behaviours(
 ) -> list[Behaviour]:
     """Return up to ``count`` new behaviours that Optuna's TPE sampler chooses.
 
-    ``tried`` holds all tried behaviours, including those that cannot be simulated. Raises
-    UsageError if Optuna is not installed.
+    ``tried`` holds all behaviours tried so far, including behaviours that cannot be simulated.
+    Raises UsageError if Optuna is not installed.
     """
     optuna = _optuna()
     several = {name: values for name, values in choices.items() if len(values) > 1}
@@ -282,7 +282,7 @@ class Search:
 def worst_of(trials: Sequence[Trial], objective: str, most: int) -> list[Trial]:
     """Return up to ``most`` trials with the highest values of the objective.
 
-    Only the first of several trials with equal results is returned.
+    If several trials have equal results, only the first of these trials is returned.
     """
     distinct: dict[tuple[AttackHarm, ...], Trial] = {}
     for trial in trials:

@@ -1,7 +1,8 @@
-"""The workload of an attack: one scenario contains the attack, and the other one does not.
+"""The workload of an attack, with one scenario that contains the attack and one without it.
 
 Client 0 is the attacker, and the next clients are the victims. Further identities of the attacker
-have the highest client numbers, so that the victims' requests are the same with and without it.
+have the highest client numbers, so that the victims' requests are equal with and without the
+attack.
 """
 
 from __future__ import annotations

@@ -47,8 +47,9 @@ def doctor(
     """Test whether a flood of one client makes another client wait.
 
     Two test clients send short requests for a minute, and one of the two clients floods the server.
-    Unless `--yes` is given, the command asks before the flood of requests. The exit code is 0 if
-    fairbench's scheduler is active and the flood did not delay the other client, and 1 otherwise.
+    Unless `--yes` is given, the command asks for confirmation before it floods the server. The exit
+    code is 0 if fairbench's scheduler is active and the flood did not delay the other client, and 1
+    otherwise.
     """
     from fairbench_calibration import server_checks as checks
     from fairbench_load.driver.target import DriverTarget

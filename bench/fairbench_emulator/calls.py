@@ -208,8 +208,9 @@ class Generation:
     """The output that the engine generates for a request.
 
     ``produced`` is the number of tokens that the engine has produced so far, and ``done`` is True
-    if no more tokens will follow. Callers may set ``aborted`` to end the call early. ``ids``
-    returns output tokens, and ``ending`` is the end of the output.
+    if no more tokens will follow. Callers may set ``aborted`` to end the call early. ``ids(end)``
+    returns the ids of the first ``end`` output tokens. ``ending`` is the reason why the output
+    ends.
     """
 
     def __init__(

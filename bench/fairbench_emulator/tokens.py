@@ -1,8 +1,8 @@
 """Exact conversion of text to token ids, of token ids to prompt segments, and back.
 
 If a later prompt repeats an output, that part of the prompt has the token ids of the output. The
-shared prefix of two prompts ends at their first different token. The emulator does not round
-matches down to whole pages, because the schedulers do (``schedulers.token_pages``).
+shared prefix of two prompts ends at their first different token. The schedulers, not the emulator,
+round the lengths of shared prefixes down to whole pages (``schedulers.token_pages``).
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ class EngineHome(ABC):
             self.ranks.tell(now_s, self.view.clients(), idle=self.idle)
 
     def _arrive(self, request: Request, now_s: float, *, again: bool = False) -> None:
-        """Tell the scheduler that a request has arrived or, with ``again``, was retracted."""
+        """Tell the scheduler that a request has arrived, or was retracted if ``again`` is True."""
         handle = self.scheduler.on_retract if again else self.scheduler.on_arrival
         if self.ranks is None:
             handle(request, self.view, now_s)

@@ -36,7 +36,7 @@ class Match(NamedTuple):
 
 
 class Spot:
-    """The end of a cached prefix, and the waiting requests whose match ends there.
+    """A position in the prefix tree, and the waiting requests whose cached prefix ends there.
 
     ``latest`` is the waiting request that is last in the order of the queue, or None if unknown.
     """
@@ -106,7 +106,7 @@ class KeptMatches(ABC):
         self.match_again(changed)
 
     def match_again(self, waiters: list[Waiter]) -> None:
-        """Look up the cached prefixes of waiting requests that have no current match."""
+        """Look up the cached prefix of each given waiting request, which has no stored match."""
         for waiter in waiters:
             self.attach(waiter)
 
@@ -124,10 +124,10 @@ class KeptMatches(ABC):
             self._awaiting.setdefault(awaited, {})[waiter] = None
 
     def opened(self, spot: Spot, request: Request) -> None:
-        """Do nothing; a subclass may act when the first cached prefix ends at a tree position."""
+        """Do nothing; a subclass may act when ``spot`` gets its first waiting request."""
 
     def closed(self, spot: Spot) -> None:
-        """Do nothing; a subclass may act when the last cached prefix at a position is gone."""
+        """Do nothing; a subclass may act when ``spot`` has lost its last waiting request."""
 
     def detach(self, waiter: Waiter) -> None:
         """Forget where the cached prefix of a waiting request ends."""

@@ -52,7 +52,7 @@ class Telling:
         return message._replace(folder=self._folder) if isinstance(message, Begin) else message
 
     def send(self, message: Any, /) -> None:
-        """Send all new records of the driver, and then the message.
+        """Send all new records of the driver, and then ``message``.
 
         Only one thread may call this method.
         """
@@ -140,7 +140,7 @@ def address_facing(host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RemoteCrew:
-    """Drivers on other machines (``places``), which connect to ``address`` on this machine.
+    """Load drivers on other machines (``places``), which connect to ``address`` on this machine.
 
     Drivers authenticate with a secret key, new in each run, because their messages are unpickled.
     """

@@ -210,7 +210,7 @@ def read_variable(environment: Mapping[str, str], variable: str, shape: str) -> 
 
 
 def check_classes(flag: str, config: PluginConfig) -> None:
-    """Raise UsageError if memory shares are combined with ``flag``, which adds priority classes."""
+    """Raise UsageError if a server with memory shares also has ``flag``, which adds priorities."""
     if config.shares_memory:
         raise UsageError(
             f"{flag} is not supported with {SHARE}: each priority class has its own queue, but "
@@ -223,9 +223,9 @@ UNTESTED = "FAIRBENCH_ALLOW_UNTESTED_RELEASE"
 
 
 def installed(distributions: Sequence[str]) -> str:
-    """Return the version of the first installed distribution in a list, or "" if there is none.
+    """Return the version of the first installed distribution, or "" if none is installed.
 
-    The version comes from the distribution's metadata, because importing an engine is slow.
+    The version is read from the distribution's metadata, because importing an engine is slow.
     """
     for name in distributions:
         try:

@@ -262,7 +262,8 @@ def compare_clocks(
 
     ``ask`` returns the other clock's time, assumed to be read midway between question and answer.
     The offset is wrong by at most half of the round-trip time (Cristian, "Probabilistic clock
-    synchronization", 1989). The offset with the shortest round trip is returned.
+    synchronization", 1989). Of all measured offsets, the offset with the shortest round trip is
+    returned.
     """
     readings = []
     for _ in range(rounds):

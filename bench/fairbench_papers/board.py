@@ -58,9 +58,9 @@ def fold_of(metric: Metric, places: int) -> Fold:
 
 
 def folded(values: Sequence[Value], fold: Fold) -> Value:
-    """Combine a seed's values in all configurations to an arithmetic or geometric mean.
+    """Combine a seed's values in all configurations into an arithmetic or geometric mean.
 
-    The mean is undefined if a value is, or if some values are lower and others upper bounds.
+    The mean is undefined if a value is undefined, or if lower and upper bounds both occur.
     """
     for value in values:
         if value.raw is None:

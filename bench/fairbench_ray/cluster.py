@@ -28,7 +28,7 @@ MOST_LOSSES = 3  # maximum number of consecutive losses of the head node while n
 
 
 class _NotThere(Exception):
-    """No connection to a Ray cluster could be made."""
+    """An error: no connection to a Ray cluster could be made."""
 
 
 class RayCluster:

@@ -40,10 +40,7 @@ class NodePython(NamedTuple):
 
 
 class ReplicaActor:
-    """A Ray actor that starts and ends the server of one replica on its node.
-
-    The server ends when the actor ends.
-    """
+    """A Ray actor that starts and ends the server of one replica on its node."""
 
     def __init__(self) -> None:
         self._folder = Path(mkdtemp(prefix="fairbench-"))

@@ -51,7 +51,8 @@ class ConcurrencyLimit:
     def take_slot(self, client: str) -> Iterator[Slot]:
         """Take a slot for a request while the ``with`` block runs.
 
-        Raises Problem (HTTP status 429) if no slot can be taken.
+        Raises Problem (HTTP status 429) if the client or the router has too many unfinished
+        requests.
         """
         own = len(self._taken.get(client, ()))
         if own >= self._most_each:

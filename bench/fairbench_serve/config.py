@@ -82,8 +82,8 @@ class Promises:
 def promises(given: Mapping[str, str] | None) -> Promises:
     """Parse ``--goodput`` flags: ``ttft`` (for all requests) or ``NAME.ttft`` (for an objective).
 
-    Raises UsageError for an unknown latency or an invalid time. Multiples of the latency on an idle
-    worker are invalid, because the router does not know this latency.
+    Raises UsageError for an unknown latency or an invalid time. A target must not be a multiple of
+    the latency on an idle worker, because the router does not know this latency.
     """
     texts: dict[str, dict[str, str]] = {"": {}}
     for key, text in (given or {}).items():

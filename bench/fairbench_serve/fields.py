@@ -1,12 +1,13 @@
 """Fields of the request bodies of each API, and constraints on outputs such as grammars.
 
-The router refuses or removes fields that workers must not receive, and numbers that would crash a
-worker. If a field is refused because it would be unfair to other clients, the error message says
-so.
+Fields that workers must not receive are refused or removed, and so are numbers that would crash a
+worker. If a field is refused because it would be unfair to other clients, the error message states
+this reason.
 
 Engines compile and evaluate constraints in their scheduler process for the whole batch, so a
 pattern that backtracks for minutes stops all clients. Constraints of unbounded cost are refused
-unless the operator allows them. All other constraints are accepted up to a fixed maximum size.
+unless the operator allows them. Constraints of bounded cost are accepted up to a fixed maximum
+size.
 """
 
 from __future__ import annotations

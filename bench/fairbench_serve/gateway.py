@@ -56,8 +56,8 @@ async def default_limits(
     """Return default limits for each client, computed from the sizes that workers report.
 
     Active clients share the request slots and KV memory of the workers, except for a reserve. A
-    client that is active alone may use all slots and memory except the reserve. The result is empty
-    if ``settings`` already limit clients or no worker reports its size.
+    single active client may use everything except the reserve. The result is empty if ``settings``
+    already limit clients or no worker reports its slots or memory.
     """
     if any(name in settings for name in (*CLIENT_LIMITS, CLIENT_RESERVE)):
         return {}

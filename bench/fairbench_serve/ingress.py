@@ -158,9 +158,9 @@ class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
     def enter(self, request: Request, on_sent: OnSent, wish: Wish) -> RequestInFlight | None:
         """Put a request into the queue, and send it at once if possible.
 
-        Returns a sent request's state at its worker. Returns None for a queued request; ``on_sent``
-        later receives its state or a Problem. Raises Problem with HTTP status 429 if the queue
-        refuses the request, or another Problem if the request cannot be sent.
+        Returns the state of a request that is sent at once. If the request is queued, returns None,
+        and ``on_sent`` later gets the state or a Problem. Raises Problem with HTTP status 429 if
+        the queue refuses the request, or another Problem if the request cannot be sent.
         """
         sent: list[RequestInFlight | Problem] = []
         self.held[request] = sent.append, wish

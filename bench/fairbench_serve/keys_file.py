@@ -82,7 +82,7 @@ def _read(path: Path) -> WorkerKeys:
 def _url(path: Path, number: int, text: str) -> str:
     """Return the URL of a worker in a line of the key file.
 
-    Error messages omit ``text``, which may be a key by mistake.
+    Error messages do not quote ``text``, which may be a misplaced API key.
     """
     try:
         worker = parse_worker(text)

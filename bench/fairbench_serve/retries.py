@@ -114,8 +114,8 @@ class Asking:
 class Tries:
     """The failed attempts of a request.
 
-    ``refusers`` are the workers that refuse requests of this ``kind``. ``has_key`` is True if the
-    worker receives the client's own API key.
+    ``refusers`` are the workers that refuse requests with the hash ``kind``. ``has_key`` is True if
+    the worker receives the client's own API key.
     """
 
     kind: int
@@ -250,7 +250,7 @@ class Attempts:
         )
 
     def _judge(self, worker: int, tries: Tries) -> None:
-        """Record that ``worker`` served a request, which may show that other workers failed."""
+        """Record that ``worker`` served a request, and count failures of workers tried before."""
         self._doubts.clear_doubts(worker, tries.kind)
         self.refusals.record_service(worker, tries.kind, tries.size)
         if self.breakers.record_success(worker, tries.client):

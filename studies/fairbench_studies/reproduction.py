@@ -180,7 +180,10 @@ def _figures(asked: Asked) -> None:
 
 
 def _wanted(figure: str, preset: str | None) -> list[PaperFigure]:
-    """Return the figures that FIGURE names. Raises UsageError if the preset has no figure."""
+    """Return the figures that the command-line argument FIGURE names.
+
+    Raises UsageError if the preset has no figure.
+    """
     if figure not in (ALL, CLAIMS):
         return [figure_named(figure, preset)]
     at_preset = list(figures_of(preset or AUTHORS).values())

@@ -164,10 +164,11 @@ def plan(
     """Find the smallest cluster that meets targets under the load of a log or workload.
 
     ``data`` is an access log; without ``data``, a flag in ``flags`` names a workload. ``slo`` lists
-    the latency and fairness targets, such as ``["ttft_p99<2s"]``. ``dp`` is the smallest and the
-    largest number of replicas to try, by default 1 and 32. With ``max="users"``, ``plan`` finds the
-    largest number of users (clients) that a fixed cluster, such as ``dp=(4, 4)``, can serve within
-    the targets. ``flags`` are flags of ``fairbench plan``. ``plan`` leaves no files on disk.
+    the latency and fairness targets, such as ``["ttft_p99<2s"]``. ``dp`` is a pair, the smallest
+    and the largest number of replicas to try, by default (1, 32). With ``max="users"``, ``plan``
+    finds the largest number of users (clients) that a fixed cluster, such as ``dp=(4, 4)``, can
+    serve within the targets. ``flags`` are flags of ``fairbench plan``. ``plan`` leaves no files on
+    disk.
 
     ``plan`` raises no error if no cluster in the range meets the targets, but reports this in its
     result. Raises UsageError for a wrong argument and DataError for wrong data; the message is one

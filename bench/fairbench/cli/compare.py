@@ -69,8 +69,8 @@ def compare(
 ) -> None:
     """Compare experiments seed by seed, with confidence intervals.
 
-    The command prints, for every metric, the difference to the baseline over runs with equal seeds,
-    with a 95% confidence interval.
+    The command compares runs with equal seeds. For every metric, the command prints the difference
+    from the baseline with a 95% confidence interval.
     """
     # An unknown metric is refused before any run starts.
     chosen = [metrics.known_key(name) for name in metric or ()]

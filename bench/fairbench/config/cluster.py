@@ -274,7 +274,7 @@ def admission_profile(params: AdmissionParams) -> TimingProfile:
 
 
 def settle_gateway(draft: Draft, backend: BackendConfig | None) -> None:
-    """Set the gateway policy and the saturation detector of an experiment with a gateway.
+    """Fill in the gateway policy and the saturation detector of an experiment with a gateway.
 
     Raises UsageError if the gateway is unknown or not supported.
     """

@@ -52,9 +52,9 @@ def with_given(file: Mapping[str, Any], chosen: Collection[str] | None = None) -
     """Return an experiment file's content with a table ``given`` of values that the user chose.
 
     If the file lacks ``given``, the function infers the values that the user chose. ``chosen``
-    lists the keys of the chosen values if an older version stored these keys in the manifest.
-    Without ``chosen``, the user is assumed to have chosen every value of a stored file that differs
-    from its default. In a file that the user wrote, every value is the user's choice.
+    lists the keys of the values that the user chose, if an older fairbench version stored these
+    keys in the manifest. Without ``chosen``, the values of a stored file that differ from defaults
+    count as chosen. All values of a file that the user wrote count as chosen.
     """
     if _has_given(file) and not is_edited(file):
         return file
@@ -178,9 +178,9 @@ def _without_usual_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dic
 def chosen_part(file: Mapping[str, Any], *, other_workload: bool = False) -> dict[str, Any]:
     """Return the values that the user chose in an experiment file that has the table ``given``.
 
-    A bundled workload is returned as a name, and any other workload is returned as a table of
-    values. If ``other_workload`` is True, parameters of the file's workload are not returned, and
-    the scenario is returned only if the user chose it.
+    A bundled workload is returned by name, and any other workload is returned as a table. If
+    ``other_workload`` is True, the result lacks the workload's parameters, and has the scenario
+    only if the user chose it.
     """
     given, rest = file[GIVEN], without_given(file)
     implied = set(IMPLIED)

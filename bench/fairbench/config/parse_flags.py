@@ -135,9 +135,9 @@ def values_of(read: Callable[[str], Any]) -> Callable[[str, str], list[Any]]:
 
 
 def goodput_flag(texts: Iterable[str] | None) -> dict[str, str] | None:
-    """Parse ``--goodput`` words ``[NAME.]LATENCY:TIME`` into a table of times.
+    """Parse the arguments ``[NAME.]LATENCY:TIME`` of ``--goodput`` into a dictionary of times.
 
-    The keys of the table have the form ``[NAME.]LATENCY``. If ``texts`` is None or empty, the
+    The keys of the dictionary have the form ``[NAME.]LATENCY``. If ``texts`` is None or empty, the
     function returns None. Raises UsageError for an invalid or repeated target.
     """
     given: dict[str, str] = {}

@@ -101,8 +101,8 @@ def resolve(
 
     ``flags`` override keys of the file, and ``assignments`` override its settings. ``path`` is the
     path from which ``file`` was read. If ``new_defaults`` is True, only values that the user chose
-    are taken from a stored file. Raises UsageError for a wrong flag and DataError for a wrong value
-    of the file; the message names the field, the value and the allowed values.
+    are taken from a stored file. Raises UsageError for a wrong flag, and DataError for a wrong
+    value in the file. The message names the field, the value and the allowed values.
     """
     draft = Draft(flags, assignments or {})
     try:

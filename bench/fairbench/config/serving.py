@@ -163,7 +163,7 @@ SCHEDULING = ("scheduler", "router", "local")
 
 
 def defaults_of(backend: Chosen) -> dict[str, Any]:
-    """Return ``DEFAULTS`` without the keys that this kind of backend requires or forbids."""
+    """Return the default values, ``DEFAULTS``, as they apply to this kind of backend."""
     if _has_external_router(backend):
         return {**DEFAULTS, "scheduler": pair_name(EXTERNAL, "fcfs")}
     if _has_profile(backend):

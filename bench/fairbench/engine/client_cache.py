@@ -660,7 +660,7 @@ def memory_share(
 
 
 def pin_audit(caches: Iterable[object]) -> PinAudit | None:
-    """Return the sum of all caches' ``PinAudit`` counts, or None without a ``ClientEviction``."""
+    """Return the sum of all caches' ``PinAudit`` counts; None if no cache evicts by client."""
     total = None
     for cache in caches:
         claims = getattr(cache, "claims", None)

@@ -51,7 +51,7 @@ class Clock:
         self._latest = (*self._latest[:4], _nothing)
 
     def past(self, priority: int, key: int) -> bool:
-        """Return whether the clock is already past ``priority`` and ``key`` at the current time."""
+        """Return whether the current time's events of ``priority`` and ``key`` have already run."""
         return (priority, key) <= self._latest[1:3]
 
     def stop_at(self, time_ps: int) -> None:

@@ -101,7 +101,7 @@ class WorkerParts:
     """The components of a simulated worker.
 
     ``on_evict`` reports evictions to a router that uses them. ``memory`` is None if the engine
-    evicts in its own order and clients' tokens are not logged.
+    evicts in its own order, without a log of clients' tokens.
     """
 
     index: int

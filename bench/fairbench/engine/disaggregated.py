@@ -55,7 +55,7 @@ class Transfer(NamedTuple):
 class Transfers:
     """The network links between prefill and decode workers.
 
-    A worker sends or receives one prompt at a time.
+    A worker sends or receives the KV cache of one prompt at a time.
 
     Transfers start in the order of their requests, except that a transfer between two free workers
     overtakes transfers that wait for a busy worker. SGLang 0.5.23 has several queues per sender,
@@ -572,7 +572,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         return self.cache.free - self.batch.size
 
     def _retract(self) -> None:
-        """Retract requests, but never the last one, until the next decode step has memory."""
+        """Retract requests, except the last one, until memory suffices for the next decode step."""
         self._end_stretch()
         order = self._retraction_order()
         while self.batch.size > self.cache.free and len(order) > 1:

@@ -330,8 +330,8 @@ class KVCache(PrefixTree[KVNode]):
                 tokens.
 
         Returns:
-            The last node of the stored tokens, and the number of tokens that were already in the
-            tree, whose private copies the caller must release.
+            The last node of the stored tokens, and the number of tokens that the tree already
+            contained. The caller must release its private copies of these tokens.
         """
         end = node
         if node.children:
@@ -400,7 +400,7 @@ class KVCache(PrefixTree[KVNode]):
         self._file(waiter, waiter.node)
 
     def detach(self, waiter: KVWaiter) -> None:
-        """Detach a waiting request; record when the request last used its cached prefix."""
+        """Remove a waiting request from its tree node, and record its last use of the prefix."""
         node = waiter.node
         assert node is not None
         self._unfile(waiter, node)

@@ -85,7 +85,7 @@ class IntegerTable:
         self.extend(self.pack(*row))
 
     def extend(self, packed: bytes) -> None:
-        """Add rows that ``pack`` has packed."""
+        """Add rows in the packed form that ``pack`` returns."""
         self._block += packed
         if len(self._block) + self._bytes_apart >= self._block_bytes:
             (self.on_full or self.file_block)()

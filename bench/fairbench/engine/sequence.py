@@ -20,9 +20,9 @@ class DecodeTime:
     """Sums over a batch's decode steps from which a request's GPU time (ps) is computed.
 
     A step takes a fixed time, which its requests share equally, and a time per token of context.
-    ``each`` sums the fixed time per request, and ``read`` sums the time per token. ``numbered``
-    sums, over steps n, n times the time per token. A request with ``base + n`` tokens of context in
-    step n takes ``each + base * read + numbered`` ps of GPU time over all steps.
+    ``each`` sums a request's shares of the fixed times, and ``read`` sums the times per token of
+    context. ``numbered`` sums, over steps n, n times the time per token. If a request has ``base +
+    n`` tokens of context in step n, its GPU time is the sum ``each + base * read + numbered``.
     """
 
     __slots__ = ("each", "numbered", "read")
@@ -40,7 +40,7 @@ class DecodeTime:
             fixed_ps: The part of ``took_ps`` that is not spent on reading context.
             requests: Number of requests in the batch.
             context: Context of all requests in the first added step, in tokens.
-            first: Number n of the first added decode step.
+            first: Number of the first added decode step (n in ``DecodeTime``).
             steps: Number of added decode steps.
         """
         grown = steps * (steps - 1) // 2

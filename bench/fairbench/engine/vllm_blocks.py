@@ -463,7 +463,7 @@ class BlockCache(BlockTree):
         copy.users.add(owner)
 
     def give_back(self, owner: object, node: BlockNode, blank: int) -> None:
-        """Free the ``blank`` uncached blocks of ``owner``, and release its path to ``node``."""
+        """Free ``blank`` uncached blocks of ``owner``; release its cached blocks up to ``node``."""
         self.blank += blank
         for copy in held_by(owner, node):
             copy.users.remove(owner)
@@ -511,7 +511,7 @@ class BlockCache(BlockTree):
 
 
 def held_by(owner: object, node: BlockNode) -> Iterator[RunCopy]:
-    """Yield the copies that ``owner`` uses on the path to ``node``, the deepest copy first."""
+    """Yield the block copies that ``owner`` uses on the path to ``node``, deepest copy first."""
     for each in node.path():
         yield next(copy for copy in each.copies if owner in copy.users)
 
@@ -533,7 +533,7 @@ class ClaimedRun(BlockNode):
         self.number = 0
 
     def oldest(self) -> RunCopy | None:
-        """Return the unused copy of the node's blocks that is evicted first, if there is one."""
+        """Return the unused copy of the node's blocks that will be evicted first, or None."""
         unused = (copy for copy in self.copies if not copy.users)
         return min(unused, key=_stamp, default=None)
 

@@ -120,7 +120,7 @@ class SweepOutcome:
     comparison: dict[str, Any]
 
     def remarks(self) -> Iterator[str]:
-        """Yield notes on problems of live runs that make comparisons of schedulers uncertain."""
+        """Yield notes on problems in live runs that make a comparison of schedulers unreliable."""
         for cell in self.cells:
             for one in cell.runs:
                 yield from remarks_on(one.summary, f"{cell.place}, {cell.scheduler}, ")

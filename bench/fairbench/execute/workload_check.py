@@ -244,7 +244,8 @@ def busiest_minute(
 ) -> dict[str, float | None]:
     """Return the peak load in GPU seconds per second, its time, and its ratio to the mean load.
 
-    GPU times assume that no tokens are cached. If no client sends requests, ``peak`` is None.
+    GPU times are computed as if no tokens were cached. If no client sends requests, ``peak`` is
+    None.
     """
     parts = max(PEAK_PARTS, round(duration_s / PEAK_S))
     edges = np.linspace(0.0, duration_s, parts + 1)
@@ -276,11 +277,10 @@ IDLE, FLOODED = 0.7, 2.0
 def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
     """Return facts about the workload of an experiment as JSON types, without a run.
 
-    ``load`` is the requested GPU time divided by the available GPU time, with an unlimited cache.
-    ``load_uncached`` is the ratio of requested to available GPU time without a prefix cache.
-    ``peak_load`` is the load of the busiest minute without a cache, and ``peak`` is the ratio of
-    ``peak_load`` to the mean load without a cache. Rates are expected values per second, summed
-    over the clients of a group.
+    ``load`` is the requested GPU time divided by the available GPU time, if the cache is unlimited.
+    ``load_uncached`` is the load without a cache. ``peak_load`` is the load of the busiest minute
+    without a cache, and ``peak`` is the ratio of ``peak_load`` to the mean load without a cache.
+    Rates are expected values per second, summed over the clients of a group.
     """
     plans = spec.client_plans()
     groups = groups_of(plans)

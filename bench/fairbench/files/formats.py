@@ -424,7 +424,7 @@ def _error_place(message: str, text: str, *, secret: bool) -> str:
 def dumps(data: Mapping[str, Any]) -> str:
     """Return nested mappings, strings, numbers, booleans and arrays as TOML text.
 
-    ``data`` must not contain None. Parsing the TOML text returns a copy of ``data``.
+    ``data`` must not contain None.
     """
     return "\n".join(_toml_lines(data, ())).lstrip("\n") + "\n"
 

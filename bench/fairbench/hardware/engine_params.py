@@ -90,16 +90,16 @@ LoadCapSetting: TypeAlias = Annotated[str | int | None, PlainValidator(_load_cap
 class EngineParams:
     """Settings of every simulated SGLang worker (``--set engine.NAME=VALUE``).
 
-    ``fairbench list engines`` describes each engine setting. The value 0 of a setting stands for
-    the value that SGLang 0.5.23 chooses for the GPU and model. ``mem_fraction_static`` of an A10G
-    is 0.88. SGLang chooses a ``max_running_requests`` between 2,048 and 4,096, so memory is the
-    limit in practice. ``full_reservation`` reserves memory for all output tokens at admission, as
-    ``ignore_eos`` does. [DLPM] §5.1 sets ``num_continuous_decode_steps`` to 10.
-    ``in_batch_prefix_caching`` (on by default) has been part of SGLang since December 2024 (PR
-    2442). By default, a pass that lacks memory or slots marks the batch as full
-    (``batch_is_full``), unlike SGLang in summer 2024. ``enable_mixed_chunk`` is off by default, as
-    in SGLang. See docs/appendix/engine.md for ``load_cap``, docs/appendix/speed.md for
-    ``prefix_match_us``, and docs/reference/releases.md for ``release``.
+    ``fairbench list engines`` describes each engine setting. A setting of 0 means the value that
+    SGLang 0.5.23 chooses for the GPU and model. ``mem_fraction_static`` of an A10G is 0.88. SGLang
+    chooses a ``max_running_requests`` between 2,048 and 4,096, so memory is the limit in practice.
+    ``full_reservation`` reserves memory for all output tokens at admission, as ``ignore_eos`` does.
+    [DLPM] §5.1 sets ``num_continuous_decode_steps`` to 10. ``in_batch_prefix_caching`` (on by
+    default) has been part of SGLang since December 2024 (PR 2442). By default, an admission pass
+    that runs out of memory or slots marks the batch as full (``batch_is_full``), unlike SGLang in
+    summer 2024. ``enable_mixed_chunk`` is off by default, as in SGLang. See docs/appendix/engine.md
+    for ``load_cap``, docs/appendix/speed.md for ``prefix_match_us``, and docs/reference/releases.md
+    for ``release``.
     """
 
     chunked_prefill_size: Annotated[int, Ge(0)] = 0
@@ -124,7 +124,8 @@ class EngineLimits:
     """The parameters of an SGLang engine after all defaults are filled in.
 
     ``host_tokens`` is the size of the CPU memory for swapped KV cache, in tokens. ``rules`` are the
-    scheduling rules of the release. ``EngineParams`` explains every attribute except these two.
+    scheduling rules of the simulated SGLang release. ``EngineParams`` explains every attribute
+    except these two.
     """
 
     pool_tokens: int

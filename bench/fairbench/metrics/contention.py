@@ -146,8 +146,8 @@ MOSTLY = 0.5  # Queues are mostly empty if they are empty for more than this fra
 def lone_tpot_ratio(all_of: Requests, facts: Facts) -> float:
     """Return the median slowdown per output token, compared with a request that runs alone.
 
-    The timing profile gives the time per token of a lone request with each request's mean context.
-    The slowdown is NaN without a timing profile, or if no request that arrived in the window has
+    The timing profile gives the time per token of a lone request with an equal mean context. The
+    slowdown is NaN without a timing profile, or if no request that arrived in the window has
     finished with at least two output tokens.
     """
     if facts.lone is None:
@@ -185,9 +185,9 @@ def contended(
 ) -> bool:
     """Return whether some client got too little service in the window.
 
-    Service is too low if a call was refused, or if a client's calls were queued for more than 5% of
-    their time. Unless ``served_at_once`` is true, service is also too low if a client lacked more
-    than 5% of its due service at the window's end.
+    A client's service counts as too low if a call was refused, or if the client's calls were queued
+    for more than 5% of their time. Unless ``served_at_once`` is true, service is also too low if a
+    client lacked more than 5% of its due service at the window's end.
 
     Args:
         requests: All calls of the run.

@@ -163,7 +163,7 @@ def _predecessors(requests: Requests) -> Ints:
 
 
 def _missing_service(calls: CallDelays, end_s: float, facts: Facts) -> Floats:
-    """Return, for each call, the weighted tokens that were due but not received by ``end_s``."""
+    """Return each call's weighted tokens that were due by ``end_s`` but not received by then."""
     requests, output, alone = calls.requests, calls.output_tokens, calls.alone
     first_due_s = calls.first_due_s
     begun = first_due_s < end_s
@@ -223,7 +223,8 @@ class Unmade:
     - ``reached_s`` is the program's age in seconds at the end of the run, minus its delays.
     - ``unsent`` is the total size, in weighted tokens, of the calls that were never sent.
     - ``whole`` is the total size, in weighted tokens, of all calls of the program.
-    - ``usual`` gives the fraction of a program's demand that is usually due by a given age.
+    - ``usual`` gives the fraction of a program's weighted tokens that is usually requested by a
+      given age.
     """
 
     arrival_s: Floats

@@ -186,9 +186,9 @@ class TenantShares:
 
     - ``tenants`` has one row for each tenant.
     - ``client_shares`` has each client's service divided by its entitlement in the tree.
-    - ``owners`` lists each client's owner; "" stands for an owner in the name, or for no owner.
-    - ``worst`` is the lowest share of an entitlement that any tenant or client gets. ``even`` is
-      Jain's index of the top-level nodes' service.
+    - ``owners`` lists each client's owner, or "" if the name contains the owner or there is no
+      owner.
+    - ``worst`` is the lowest share of a node; ``even`` is Jain's index of top-level nodes' service.
     """
 
     tenants: list[dict[str, Any]]

@@ -50,9 +50,10 @@ def floods(traffic: Traffic, most: int = MOST_FLOODS) -> list[Flood]:
     """Return at most ``most`` floods, the largest first.
 
     A client's flood is the period with its largest excess demand. Excess demand is demand above
-    ``HEAVY`` times the mean demand of the other clients. Sessions come in bursts, so a flood must
-    also exceed other clients' usual peaks. A flood of length t has at least ``PEAK`` times as many
-    tokens as a usual peak of length t. Each search leaves out the requests of floods found before.
+    ``HEAVY`` times the mean demand of the other clients. Because sessions come in bursts, a flood
+    of length t must have at least ``PEAK`` times as many tokens as other clients' usual peak in a
+    period of length t. Each search for a flood ignores the requests of the floods that earlier
+    searches found.
     """
     if traffic.span_s <= 0:
         return []
@@ -258,7 +259,10 @@ def _victims(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> l
 
 
 def _usual_peak(traffic: Traffic, left: Flags, client: int, long_s: float) -> float:
-    """Return the third quartile of the other clients' peak demands in ``long_s`` seconds."""
+    """Return the third quartile of other clients' peak demands, in weighted tokens.
+
+    A peak demand is the most that a client requests in any ``long_s`` seconds.
+    """
     peaks = []
     for other in np.unique(traffic.client[left]).tolist():
         rows = left & (traffic.client == other)

@@ -117,9 +117,9 @@ class Cells:
 def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cells:
     """Divide the run into time cells, in each of which about the same number of log rows ends.
 
-    The number of time cells is limited, so that a table of cells and clients is no larger than the
-    log. With more than ``FEW`` clients, the number is also at most four times the square root of
-    the number of log rows.
+    An array with an element per time cell and client is no larger than the log. With more than
+    ``FEW`` clients, the number of time cells is also at most four times the square root of the
+    number of log rows.
     """
     clients, rows = len(facts.clients), len(log)
     most = MANY_CELLS if clients <= FEW else 4 * isqrt(rows)
@@ -180,10 +180,10 @@ class Bookings(NamedTuple):
 class _Part(NamedTuple):
     """A part of the log, without rows in time cells in which fewer than two clients wait.
 
-    ``rows`` holds the kept rows among the log rows ``begin`` to ``after - 1``, sorted by client.
-    The pair of a client and a time cell has the number client * n_cells + cell. ``first`` is the
-    lowest pair to which a row may add service. ``reach`` is the highest pair to which this row or
-    an earlier row may add service.
+    ``rows`` are the rows kept from ``begin`` to ``after - 1``, sorted by client. The pair of a
+    client and a time cell has the number client * n_cells + cell. ``first`` is the number of the
+    lowest pair to which a row may add service. ``reach`` is the number of the highest pair to which
+    the row or an earlier row may add service.
     """
 
     begin: int
@@ -372,12 +372,13 @@ def gap_bounds(cells: Cells, joint: Joint) -> tuple[Floats, Floats]:
 
 
 class Differences(NamedTuple):
-    """Bounds on the service difference of two clients in each time cell in which both wait.
+    """Bounds on the service difference of two clients during the time in which both clients wait.
 
-    Each array has an element per time cell of each interval. ``row`` is the row of the cell's
-    interval in a ``Joint`` table. ``begin`` contains the index of each interval's first element.
-    The service difference in a cell lies between ``least`` and ``most``. ``edge`` is the service
-    difference at the start of a cell, or NaN in the first cell of an interval.
+    Each array has an element per time cell (short period) of each interval in which both clients
+    wait. ``row`` is the row of the cell's interval in a ``Joint`` table. ``begin`` contains the
+    index of each interval's first element. The service difference in a cell lies between ``least``
+    and ``most``. ``edge`` is the service difference at the start of a cell, or NaN in the first
+    cell of an interval.
     """
 
     row: Ints

@@ -229,7 +229,7 @@ class Client(NamedTuple):
     - ``targets`` are the latency targets of the client's requests, and ``service_class`` is the
       name of the class that sets the targets, or "".
     - ``owner`` is the client's owner, or "" if the client's name contains the owner or it has none.
-    - ``padding`` is the useless part of the client's requests.
+    - ``padding`` describes the useless input and output tokens of the client's requests.
     """
 
     name: str

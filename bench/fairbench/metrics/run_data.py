@@ -243,7 +243,7 @@ class RunData:
 
     @property
     def gap_bound_s(self) -> Noted:
-        """The bound ``gap_bound``, divided by the service rate in ``window``; in seconds."""
+        """The metric ``gap_bound`` in seconds, computed from the service rate in ``window``."""
         bound = self.facts.bound
         if bound is None:
             return Noted(NAN, self.facts.bound_unavailable)
@@ -343,7 +343,7 @@ class RunData:
 
     @property
     def known_stalls(self) -> Stalls:
-        """The stalls in the run's answers. Precondition: ``stalls`` is not None."""
+        """The stalls of the run's output streams. Precondition: ``stalls`` is not None."""
         assert self.stalls is not None
         return self.stalls
 
@@ -456,5 +456,5 @@ class RunData:
 
     @cached_property
     def limit_values(self) -> Mapping[str, Any]:
-        """Lower bounds on times, and GPU time by purpose, as metrics; empty if they are unknown."""
+        """The metrics of the module ``limit``, or an empty mapping if they cannot be computed."""
         return limit_values(self.tables, self.cut, self.fair_shares)

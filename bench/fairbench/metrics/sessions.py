@@ -77,7 +77,7 @@ class RecordedSessions:
 
     @cached_property
     def slowdown(self) -> Floats:
-        """Each session's busy time divided by its busy time if it ran alone; NaN if unknown."""
+        """Each session's busy time relative to the same session running alone; NaN if unknown."""
         calls = self.calls
         ends_s = np.minimum(calls.end_s, calls.requests.arrival_s + calls.alone_s)
         alone_s = _union_s(calls, ends_s, len(self._programs))

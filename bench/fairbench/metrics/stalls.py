@@ -268,7 +268,7 @@ def _stretches(log: Service, costs: RequestCosts, ended_s: float) -> tuple[Steps
 
 
 def _held_up_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
-    """Return the seconds for which the given prompts held up each answer, shape (answers,).
+    """Return the seconds by which the given prompts delayed each answer, shape (answers,).
 
     The delay caused by a prompt is spread evenly over the period in which the prompt is computed.
     """

@@ -232,6 +232,6 @@ class RunResult:
     about: dict[str, Any] = field(default_factory=dict)
 
     def tables(self) -> dict[str, Mapping[str, Any]]:
-        """Return the tables by the names of the files that store them."""
+        """Return a dictionary of the tables, keyed by the name of the file of each table."""
         tables = {"requests": self.requests, "programs": self.programs, "service": self.service}
         return tables if self.memory is None else {**tables, "memory": self.memory}

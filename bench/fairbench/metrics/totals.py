@@ -103,10 +103,10 @@ def held_token_s(memory: Memory, clients: int, window: Window) -> Floats:
 
 
 def evicted_tokens(memory: Memory, clients: int, window: Window) -> Floats:
-    """Return the tokens that clients lost to evictions in the window, shape (clients, clients).
+    """Return how many cached tokens of each client were evicted for each client's requests.
 
-    Row i and column j hold the tokens that client i lost to requests of client j. A token that k
-    clients held counts as 1/k token for each client.
+    Row i and column j of the array hold the tokens that client i lost to client j in ``window``. A
+    token that k clients held counts as 1/k token for each client.
     """
     rows = window.holds(memory.at_s) & (memory.by != NOBODY) & (memory.change < 0)
     cells = memory.client[rows] * clients + memory.by[rows]

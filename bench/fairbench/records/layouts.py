@@ -66,7 +66,10 @@ def _run_of_lists(item: Object, where: str, columns: Mapping[str, str], *, at_on
 def _columnwise(
     name: str, columns: Mapping[str, str], inside: str = "", *, at_once: bool = False, **more: Any
 ) -> Layout:
-    """Return a format in which an object is a run and its key ``inside`` has a list per column."""
+    """Return a file format in which each JSON object is a run with a list of values per column.
+
+    The key ``inside``, if given, has the lists.
+    """
 
     def lists_of(item: Record) -> Object:
         found = item.get(inside) if inside else item

@@ -40,8 +40,8 @@ class ColumnValues(NamedTuple):
     """A column of a file that holds a field of the requests.
 
     ``values`` is an array of numbers, or a list of the values as in the file. ``name`` is the
-    column's name in the file, and ``unit`` is the unit of its times, or None if unknown. ``first``
-    is the column's first value that is not missing.
+    column's name in the file. ``unit`` is the unit of a column of times, or None if unknown.
+    ``first`` is the column's first value that is not missing.
     """
 
     field: str

@@ -150,10 +150,7 @@ def known_counts(columns: FileColumns, field: str) -> Floats:
 
 
 def labels_of(columns: FileColumns, field: str) -> list[str]:
-    """Return a field's value for each request as text, from the first column that has a value.
-
-    A missing value becomes "".
-    """
+    """Return a field's value for each request as text, from the first column that has a value."""
     found: list[str] | None = None
     for column in columns.of_fields(field):
         known: dict[Any, str] = {}
@@ -248,8 +245,8 @@ def _are_beside(columns: FileColumns, counts: Mapping[str, Floats], beside: Floa
 def _without_repetitions(made: FileRequests) -> FileRequests:
     """Merge the lines that describe the same request, and return the requests.
 
-    A repetition has the id, client, session and prompt of an earlier line, and also its start if
-    durations are recorded. The largest output and the earliest start of a request's lines are kept.
+    Lines are merged if they agree in id, client, session and prompt, and also in start if durations
+    are recorded. The largest output and the earliest start of a request's lines are kept.
     """
     columns = made.columns
     ids = columns.field_values("request_id")

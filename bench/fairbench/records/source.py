@@ -78,7 +78,8 @@ def records_of(
     no records, and later for a record that is not an object.
 
     Args:
-        path: The file to read. A pipe must contain JSON objects; other formats are read twice.
+        path: The file to read. A pipe must contain JSON objects, because files in other formats are
+            read twice.
         streamed: Whether the caller keeps no records in memory; the size of the file is then not
             limited (see ``reader.lines``).
         stripped: Whether blanks around the values of a CSV file are removed.

@@ -171,7 +171,7 @@ class Times:
         return Moments(np.where(ns == NEVER_NS, np.nan, ns / NS), ns)
 
     def _unit_of_moments(self, column: ColumnValues, values: Floats) -> tuple[str, bool]:
-        """Return the unit of times, and whether it is inferred from the size of the times."""
+        """Return the unit of times, and whether the unit is inferred from the size of times."""
         known = values[np.isfinite(values)]
         size = cells.unit_of(float(known[0])) if len(known) else "s"
         if column.unit is not None:

@@ -324,11 +324,11 @@ def can_tell(cells: Iterable[SchedulerResults]) -> bool:
 def marks_of(samples: Sequence[Sample], better: Better, *, in_seconds: bool = False) -> list[str]:
     """Mark each sample (a scheduler's values) as ``BEST``, ``WORST`` or ``NEITHER``.
 
-    A sample is best if it is equal to or significantly better than every other sample, and worst if
-    every other sample is equal or significantly better. Several seeds are compared by the
-    confidence interval of paired differences, and a single seed is compared by its values. If
-    ``in_seconds`` is True, paired ratios of values replace paired differences. Values that agree in
-    three digits count as equal. If all samples are equal, all get the mark ``NEITHER``.
+    A sample is best if it is equal to or significantly better than every other sample. A sample is
+    worst if every other sample is equal to it or significantly better. Several seeds are compared
+    by the confidence interval of paired differences, and a single seed is compared by its values.
+    If ``in_seconds`` is True, paired ratios of values replace paired differences. Values that agree
+    in three digits count as equal. If all samples are equal, all get the mark ``NEITHER``.
     """
     if better is Better.NEITHER:
         return [NEITHER] * len(samples)

@@ -25,7 +25,10 @@ CLEAR = 0.95  # A client counts as fairly served above this fraction of its fair
 
 
 def explained_text(summary: Summary, width: int) -> str:
-    """Return the explanations in lines of at most ``width`` characters, after a blank line."""
+    """Return the explanations of a summary as text of at most ``width`` columns.
+
+    The text begins with a blank line.
+    """
     lines = [""]
     for title, sentences in explanations(summary):
         lines += wrap(f"{title}: {' '.join(sentences)}", width, subsequent_indent="  ")

@@ -132,7 +132,10 @@ def _under(reference: Reference | None, shown: _Shares) -> str:
 
 
 def _cost(reference: Reference | None, summary: Summary) -> str:
-    """Compare the throughput with that of the reference; "" if one of them is unknown."""
+    """Return a sentence that compares the throughput with the reference scheduler's.
+
+    The sentence is "" if a throughput is unknown.
+    """
     if reference is None:
         return ""
     here, there = summary.get(THROUGHPUT), reference.values.get(THROUGHPUT)

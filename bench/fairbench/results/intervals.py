@@ -333,7 +333,7 @@ def _p(average: float, spread: float, runs: int) -> float:
 
 
 def mean_value(values: Sequence[Value]) -> Value:
-    """Return the mean of values; it is a lower or upper bound if one of the values is.
+    """Return the mean of values; if a value is a lower or upper bound, so is the mean.
 
     The mean is undefined if there are no values, or if lower and upper bounds both occur.
     """

@@ -99,7 +99,7 @@ def scheduler_name(described: Mapping[str, Any], *, detector: bool = False) -> s
 
 
 def cluster_line(summary: Mapping[str, Any]) -> str:
-    """Return a line on the run: simulated or measured, hardware, replicas, scheduler and seed."""
+    """Return a line that describes a run by its hardware, replicas, scheduler and seed."""
     called = scheduler_name(summary)
     return f"{basis(summary)}, {cluster_name(summary)}, scheduler {called}, seed {summary['seed']}"
 

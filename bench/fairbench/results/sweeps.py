@@ -89,8 +89,8 @@ class _Named(NamedTuple):
 def axes_of(cells: Sequence[SchedulerResults]) -> list[SweepAxis]:
     """Return every numeric parameter (axis) that a sweep varies.
 
-    Parameters that always vary together form one axis. A scheduler without a swept parameter has a
-    single result, which is drawn as a horizontal line.
+    Parameters whose values always change together form one axis. A scheduler without a swept
+    parameter has a single result, which is drawn as a horizontal line.
     """
     named = [_Named(cell, _keys(f"{cell.place} {cell.scheduler}")) for cell in cells]
     found: list[SweepAxis] = []
@@ -113,7 +113,7 @@ def _without(name: str, keys: Iterable[str]) -> str:
 
 
 def _followers(key: str, named: Sequence[_Named]) -> set[str]:
-    """Return the other keys whose values vary and depend only on the value of ``key``."""
+    """Return the keys whose values vary, and whose values follow from the value of ``key``."""
     mine = [one for one in named if key in one.keys]
     several = {
         other

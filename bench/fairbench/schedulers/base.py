@@ -14,10 +14,10 @@ called once, before all other methods. If a request is aborted while it waits, `
 at the same time have an order: steps end (``on_tokens``, then ``on_finish``), requests arrive, and
 the engine makes an admission pass.
 
-A host calls a router's ``prepare`` once. For each request, a host calls a router's ``route``,
-``on_first_token`` and ``on_finish``. If ``route`` returns None, the host calls ``route`` again
-later. If the worker does no work for the request, the host calls ``on_failure`` instead of
-``on_finish``. The host may call ``on_evict`` at any time after ``prepare``.
+The program that runs a router (the host) calls ``prepare`` once, and ``route``, ``on_first_token``
+and ``on_finish`` for each request. If ``route`` returns None, the host calls ``route`` again later.
+If the worker does no work for the request, the host calls ``on_failure`` instead of ``on_finish``.
+The host may call ``on_evict`` at any time after ``prepare``.
 """
 
 from __future__ import annotations

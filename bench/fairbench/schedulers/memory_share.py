@@ -161,7 +161,7 @@ class MemoryShare:
 class ShareView:
     """A local scheduler's view of the waiting requests that may be admitted now.
 
-    If a request may not be admitted, a scan skips the client's later requests, too. ``len`` of the
+    If a request may not be admitted, later requests of its client are skipped, too. ``len`` of the
     view counts all waiting requests.
     """
 

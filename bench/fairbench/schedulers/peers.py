@@ -99,10 +99,11 @@ Sums = Mapping[str, Mapping[int, float]]
 class Totals(NamedTuple):
     """A message with all charges that its origin (a router, gateway or rank) has ever made.
 
-    A message with a higher ``version`` replaces earlier messages of the same origin. ``raised`` has
-    sums that never fall: the total lift of a client's VTC counter, or its rounds of D2LPM quanta.
-    If several messages report a client's sum in ``raised``, the highest sum counts. ``waiting``
-    maps each client to the places (workers or bands) with queued requests of the client.
+    A message with a higher ``version`` replaces earlier messages of the same origin. ``raised``
+    holds sums that never decrease: the total by which a client's VTC counter was lifted, or the
+    client's rounds of D2LPM quanta. If several messages report a client's sum in ``raised``, the
+    highest sum counts. ``waiting`` maps each client to the places (workers or bands) with queued
+    requests of the client.
 
     If ``since`` is above 0, the receiver must know version ``since``, and ``charged`` and
     ``raised`` contain only clients whose sums changed after this version. A client's entry has all
@@ -125,7 +126,7 @@ class Exchanges(Protocol):
     """A router or a gateway that exchanges sums of charges (``Totals``) with other routers."""
 
     def join_peers(self) -> None:
-        """Start to record charges for other routers, before the first request."""
+        """Start to record charges for other routers; called before the first request."""
 
     def export_totals(self, since: int = 0) -> Totals:
         """Return the sums of this router's charges that have changed after version ``since``.

@@ -64,8 +64,8 @@ class ClientLoad(NamedTuple):
 class RunningView(Protocol):
     """The running batch at the beginning of the scheduling pass.
 
-    The view lacks requests that the pass has preempted. Only vLLM's view contains requests that the
-    current pass has admitted. A scheduling pass cannot preempt a request that it has admitted.
+    Requests that the scheduling pass has preempted are not in the view. Requests that the pass has
+    admitted are only in vLLM's view, and the same pass cannot preempt them.
     """
 
     @property
@@ -265,7 +265,7 @@ class ListScan:
         raise StopIteration
 
     def rest(self) -> list[Request]:
-        """Return all requests of a new scan as a list, which is faster than iteration."""
+        """Return the scan's waiting requests as a list; use only before clients are skipped."""
         return list(filter(self._waiting.__contains__, self._order))
 
     def skip(self, client: str) -> None:

@@ -31,7 +31,7 @@ class DistinctPrefixes:
     The tree has one node per distinct segment of a prefix. A node is identified by its segment's
     key, its parent, and the number of the parent's tokens after which it begins. Memory is linear
     in the numbers of distinct prefixes and prompts. An output is added to the tree when a later
-    prompt contains it.
+    prompt contains the output.
     """
 
     def __init__(self) -> None:

@@ -18,10 +18,7 @@ Pending = Callable[[Callback], None]
 
 
 class Join:
-    """Parallel branches of a program; ``done`` is called when all branches have ended.
-
-    ``done`` receives the results of all branches, or the first error.
-    """
+    """Parallel branches of a program; ``done`` gets their results, or the first error."""
 
     def __init__(self, branches: list[Coroutine[Any, Any, Any]], done: Callback) -> None:
         self._branches = branches

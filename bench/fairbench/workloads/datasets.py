@@ -60,8 +60,8 @@ class Texts:
 class Schema:
     """A layout of data records, from which programs of kind ``kind`` take their input.
 
-    A data record matches the schema if the record has all fields in ``marks``. The function
-    ``read`` returns the texts of a record, and ``shape`` describes the layout for messages.
+    A record has this layout if it has all fields in ``marks``. The function ``read`` returns the
+    texts of a record, and ``shape`` describes the layout in error messages.
     """
 
     kind: str

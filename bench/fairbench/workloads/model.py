@@ -71,9 +71,8 @@ def whole_workload(data: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
 def whole_client(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return an entry of ``others``, completed by values that are inherited from another workload.
 
-    Clients in ``others`` run another workload's kind of program. Program, parameters, rate and
-    arrivals are inherited from that workload's scenario ``s1``, or from its first scenario if it
-    has no ``s1``. Raises UsageError for an invalid name.
+    Program, parameters, rate and arrivals are inherited from that workload's scenario ``s1``, or
+    from its first scenario if it has no ``s1``. Raises UsageError for an invalid name.
     """
     own = dict(data)
     base = _inherited_tables(own.pop(INHERITED), 0)

@@ -117,8 +117,8 @@ class Derived(NamedTuple):
         profile: The derived timing profile.
         source: The origin of the iteration times, as text.
         note: The reason why the operator tables were not used, or "".
-        error_pct: Prediction errors in percent for the iterations ``held``, such as the MAPE.
-        held: The iterations that the fit did not use.
+        error_pct: Errors of predicted times of the iterations ``held``, in percent.
+        held: The held-out iterations, which the fit did not use.
         times_ms: GPU times of the iterations ``held`` in ms, shape (n_iterations,).
     """
 

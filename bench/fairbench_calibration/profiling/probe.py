@@ -51,7 +51,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Probed:
-    """The measured prompts and batches of a server."""
+    """Measurements of a server: times of single prompts and of batches that decode."""
 
     prompts: list[PromptTime] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)

@@ -33,7 +33,7 @@ DECIDED = (
 class FirstDifference(NamedTuple):
     """The first request whose record in the model differs from the record of the engine's code.
 
-    The model gave ``ours`` as value of ``column``, and the engine's code gave ``theirs``.
+    ``ours`` is the value of ``column`` in fairbench's model, and ``theirs`` is the engine's value.
     """
 
     request: int

@@ -110,7 +110,8 @@ class PluginAdmission:
 
         The result NO_TOKEN ends SGLang's loop over waiting requests, and the batch counts as full.
         With ``no_room=skip``, SGLang's loop may continue with another request. If the scheduler has
-        preempted a request for ``req``, SGLang matches and tries ``req`` again.
+        preempted a running request for ``req``, SGLang matches the prefix of ``req`` again and
+        retries.
         """
         if req is self._no_slot:
             self._no_slot = None

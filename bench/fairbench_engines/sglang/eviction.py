@@ -206,7 +206,7 @@ class Eviction:
 
     @property
     def mirror(self) -> MirroredCache:
-        """The mirror of SGLang's tree; its count of free tokens may be outdated."""
+        """A copy of SGLang's prefix tree, whose count of free tokens may be outdated."""
         return self._tree.mirror
 
     @property

@@ -17,9 +17,9 @@ Original = Callable[..., Any]
 class MatchOrderHooks:
     """Three hooks of SGLang's SchedulePolicy, and the functions that LiveView calls.
 
-    A hook receives the wrapped function and its arguments. If fairbench's scheduler wants requests
-    sorted by cached tokens, SGLang runs its policy lpm, even if more than 128 requests wait. If the
-    scheduler wants no sorting, SGLang runs its policy fcfs.
+    A hook receives the wrapped function and its arguments. If fairbench's scheduler needs requests
+    sorted by cached tokens, SGLang runs its policy lpm, even if more than 128 requests wait.
+    Otherwise, SGLang runs its policy fcfs.
     """
 
     def __init__(self, cache_aware: bool) -> None:

@@ -168,7 +168,7 @@ class BlockEviction:
         self.mirror.give_back(one for one in theirs if not one.is_null)
 
     def reset(self, *args: Any, **named: Any) -> bool:
-        """Wrap ``reset_prefix_cache``; vLLM refuses the reset while blocks are in use."""
+        """Wrap ``reset_prefix_cache``: if vLLM resets its cache, also reset the mirror."""
         done = bool(self._reset(*args, **named))
         if done:
             self._start()

@@ -193,10 +193,11 @@ class KeptBlocks(KeptMatches):
 
 
 def apart_of(theirs: Theirs) -> Hashable:
-    """Return a key that differs if vLLM must not share a prefix with equal tokens, or None.
+    """Return a key of a request; vLLM shares prefixes only among requests with equal keys.
 
-    Prefixes with equal tokens differ if LoRA adapter, cache salt, images or prompt embeddings
-    differ. Images and embeddings have placeholder tokens, which do not differ between requests.
+    The key is None for a request with tokens only. The key contains the LoRA adapter, cache salt,
+    images and prompt embeddings. Images and embeddings have placeholder tokens, which do not differ
+    between requests.
     """
     adapter = theirs.lora_request and theirs.lora_request.lora_name
     embedded = None if theirs.prompt_embeds is None else theirs.request_id

@@ -63,9 +63,9 @@ class ProgramCall:
 class Attempt:
     """An attempt to send a call to a server, with its result so far.
 
-    ``max_new_tokens`` and ``min_new_tokens`` are the limits in the request. ``held_s`` is how many
-    seconds the call waited in the driver for a free slot. ``submit_s`` is the time at which the
-    request was sent.
+    ``max_new_tokens`` and ``min_new_tokens`` are the limits in the request. ``held_s`` is the time
+    in seconds for which the call waited in the driver for a free slot. ``submit_s`` is the time at
+    which the request was sent.
     """
 
     request_id: int

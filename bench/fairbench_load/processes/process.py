@@ -214,7 +214,10 @@ class ServerProcess:
 
 @dataclass(frozen=True, slots=True)
 class LocalPlace:
-    """The place of a replica on this machine; by default, only this machine reaches its server."""
+    """This machine as the place of a replica.
+
+    By default, only programs on this machine can connect to the replica's server.
+    """
 
     python: str = sys.executable
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -97,8 +97,9 @@ class Server:
     def is_ready(self) -> bool:
         """Return whether the server is ready.
 
-        If the server exited because a port was taken, the server is started again. If it exited for
-        another reason than a taken port, raises RunFailed with the log's last lines.
+        If the server exited because a port was taken, the server is started again. Raises
+        RunFailed, with the last lines of the log, if the server exited for any other reason than a
+        taken port.
         """
         if not self.has_ended:
             if self.recipe.ready is not None:
@@ -175,7 +176,7 @@ def start_all(
     on_ready: OnReady = lambda progress: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> list[Server]:
-    """Start servers, wait until all servers are ready, and report the progress to ``on_ready``.
+    """Start servers, and wait until all servers are ready; call ``on_ready`` with the progress.
 
     All servers are ended before an error is raised. Raises RunFailed if a server ends or is not
     ready within ``timeout_s`` seconds, and KeyboardInterrupt if ``interrupted`` returns true.

@@ -195,7 +195,9 @@ def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
 
 
 def logged_waits(found: Diagnosis) -> dict[str, float | None] | None:
-    """Return the percentiles of ``others_waits`` for the answered requests of the log.
+    """Return percentiles of the waits in the log, as ``others_waits`` does.
+
+    Requests without an answer are ignored.
 
     The result is None if the log has no times to first token.
     """
@@ -250,9 +252,9 @@ def best_fair(found: Diagnosis) -> ReplayedRun | None:
 
 
 def renamed(found: Sequence[Flood], of: Traffic, to: Traffic) -> list[Flood]:
-    """Replace the clients' numbers of floods in the traffic ``of`` by their numbers in ``to``.
+    """Renumber the clients of floods from their indices in ``of`` to their indices in ``to``.
 
-    If ``to`` lacks the client of a flood, the flood is left out.
+    A flood is left out if its client does not occur in the traffic ``to``.
     """
     number = {name: place for place, name in enumerate(to.clients)}
     names = [of.clients[one.client] for one in found]

@@ -74,7 +74,7 @@ def plan_title(answer: Row) -> str:
 
 
 def _saved(first: Row, others: Sequence[Row]) -> str:
-    """Return a text that says how much ``first`` saves, compared with the most expensive choice.
+    """Return as text how much the choice ``first`` saves against the most expensive choice.
 
     A choice is a combination of a scheduler and a type of GPU. If no choice is more expensive than
     ``first``, the text says how much the cheapest choice saves against ``first``.

@@ -62,7 +62,7 @@ class Slo(NamedTuple):
 
     @property
     def rank(self) -> int | None:
-        """The percentile of the target's metric; None if summaries contain it by default."""
+        """The percentile that the target adds to summaries, or None if it adds no percentile."""
         match = RANKED.fullmatch(self.metric.rpartition(".")[2])
         return int(match[1]) if match and int(match[1]) not in USUAL_RANKS else None
 
@@ -239,7 +239,7 @@ class PlanQuestion:
 
     @property
     def choices(self) -> list[PlanChoice]:
-        """All choices (scheduler, GPU, load), ordered by load, with the planned choice first."""
+        """All combinations of scheduler, GPU and load, with the planned combination first."""
         return [
             PlanChoice(scheduler, gpu, load)
             for load in self.loads

@@ -126,8 +126,7 @@ def scored_of(
 ) -> Scored:
     """Merge the requests in several files of one run into tables with a common time origin.
 
-    ``parts`` are the requests of each file in ``paths``. ``registered`` names clients that are
-    included even without requests.
+    ``registered`` are clients that exist even if they sent no request.
     """
     made: list[dict[str, Any]] = []
     mended, stems = Mended(), _stems(paths)

@@ -78,7 +78,7 @@ def state_of(value: Any) -> int:
 
 
 def errors_of(values: Iterable[Any]) -> Any:
-    """Return a mask that is True where a value in a column of errors reports an error."""
+    """Return a mask of the values in an error column: True for values that report an error."""
     known: dict[tuple[type, Any], bool] = {}
     found = []
     for value in values:

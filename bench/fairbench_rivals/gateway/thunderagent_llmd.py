@@ -55,10 +55,10 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
     ``lease`` and the waiting times of all rules come from zetxqx/thunderagent-original-verification
     (12-llm-d-router-pool @003b83dc, 17-thunder-lease-pool @64146f69). Paused sessions go before new
     sessions, and small sessions (few tokens) before large sessions. A session that does not fit
-    into memory is skipped. In the test for free memory, a session's tokens are halved for each
-    second in which the session is idle. Every 5 s, full replicas pause sessions as in ThunderAgent.
-    A turn that has waited for ``forced_s`` seconds goes to the last replica of its session. A
-    session is forgotten after 3,600 idle seconds.
+    into memory is skipped. When the gate computes the free memory, the tokens of an idle session
+    are halved for every idle second. Every 5 s, full replicas pause sessions as in ThunderAgent. A
+    turn that has waited for ``forced_s`` seconds goes to the last replica of its session. A session
+    is forgotten after 3,600 idle seconds.
 
     The size of a session is the larger of two numbers: the tokens of its last turn, and the tokens
     of all its unfinished turns (accounting.go and program_table.go). Unless ``resume`` is

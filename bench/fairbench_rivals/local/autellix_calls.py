@@ -70,7 +70,7 @@ class Promotions:
         return call.since_s + wanted_s - program.waited_s - call.waited_s
 
     def expect(self, request: Request, call: CallTimes) -> None:
-        """Add a heap entry for a call unless the heap has an entry at or before its due time."""
+        """Add a heap entry for a call unless the call has an entry at its due time or earlier."""
         at_s = self.time_s(request, call)
         if at_s < call.promoted_at_s:
             call.promoted_at_s = at_s

@@ -53,8 +53,8 @@ class MLFQ(LocalScheduler):
     memory without running it is preempted. Preemption copies the KV values to the host, as in
     vllm-ltr, or discards them if host memory is full. No request is preempted if the memory of all
     lower levels would not suffice. The run time of a request begins with its admission, and all
-    steps between two scheduling passes are assumed to take equally long. Iterations in which no
-    request waits are not counted by the rule against starvation.
+    steps between two scheduling passes are assumed to take equally long. The starvation rule counts
+    only iterations in which a request waits.
     """
 
     name = "mlfq"
@@ -64,7 +64,7 @@ class MLFQ(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: requests that have not run for ``starved_s`` seconds starve; 0 means never.
+        """Parameters: a request starves if it has not run for ``starved_s`` seconds; 0 means never.
 
         ``starved_every`` is the number of iterations between two searches for starved requests.
         """

@@ -24,7 +24,7 @@ LIMITING = {"gateway": "fcfs", "saturation": "none"}
 
 
 def cell(row: Mapping[str, str], measure: str, sign: str = "") -> str:
-    """Return a mean and half the width of its interval as text.
+    """Return a mean and half the width of its confidence interval, such as ``0.52 ±0.03``.
 
     ``sign`` is written before the mean, if the mean is a bound.
     """

@@ -105,9 +105,8 @@ def _seeds(rows: Sequence[Row]) -> list[str]:
 def table(found: Found) -> Iterator[dict[str, str]]:
     """Yield a table row with means over seeds for each configuration.
 
-    Throughput is the change (%) from replicas without prefill-decode disaggregation. Fair shares
-    are left out for vLLM, because its simulated engine counts a request as served from the prefill
-    on.
+    Throughput is relative to colocated replicas. The table has no fair shares for vLLM, because the
+    simulated vLLM engine counts a request as served from its prefill on.
     """
     for (workload, scheduler, form), rows in found.items():
         base = found[workload, scheduler, COLOCATED]

@@ -35,10 +35,7 @@ def quantum_of(cell: SchedulerResults) -> int | None:
 
 
 def joins_with_quantum(cell: SchedulerResults) -> bool:
-    """Return whether new clients start with a quantum of credit, unlike in Algorithm 1.
-
-    A run that does not state the credit of new clients counts as following Algorithm 1.
-    """
+    """Return whether new clients start with a quantum of credit, unlike in [DLPM] Algorithm 1."""
     return bool(value_at(cell.runs[0].experiment, "settings.dlpm.join") == "quantum")
 
 

@@ -26,10 +26,10 @@ LATE = 12  # number of clients, of 30, that count as joining late
 
 
 def first_waits(run: StoredRun) -> Floats:
-    """Return the time of each client's first arrival, and the wait until its first output token.
+    """Return the time of each client's first arrival and the wait for its first output token.
 
-    The array has shape (clients, 2): the time and the wait in seconds. A client without any output
-    token has an infinite wait.
+    The array has shape (clients, 2), with arrival times and waits in seconds. A client without any
+    output token has an infinite wait.
     """
     found: Floats = derived(run, "first waits", lambda: _first_waits(run))
     return found

@@ -54,7 +54,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(gains: Gains) -> Estimate:
-    """Average fair-finish's gains over a rival over seeds, and then over configurations.
+    """Average the gains of fair-finish over a rival: first per configuration, then overall.
 
     The mean gain includes configurations with one seed, but its standard error does not. Degrees of
     freedom follow Satterthwaite's formula, rounded down. If the mean gain is not finite, the

@@ -68,9 +68,9 @@ def _point(spec: ExperimentSpec) -> Point:
 
 
 def factors(pairs: Sequence[tuple[Outcome, Outcome]]) -> str:
-    """Return as text, for each measure, the factor by which the first outcome of a pair is better.
+    """Return the factors by which the first outcomes of pairs beat the second outcomes, as text.
 
-    The factor for a measure is the geometric mean of the factors of all ``pairs``.
+    The text has a factor for each measure: the geometric mean of the factors of all ``pairs``.
     """
     means = [exp(fmean(gain(m, one.mean(m), other.mean(m)) for one, other in pairs)) for m in SHOWN]
     return " / ".join(f"{mean:.2f}" for mean in means)

@@ -190,7 +190,10 @@ def _under(text: str, by_text: Mapping[str, Mapping[str, Part]]) -> str:
 
 
 def readings(under: Mapping[str, Outcome]) -> str:
-    """Return readings of the paper as text: ``all (a, b)``, ``a; not b``, or ``none (a, b)``."""
+    """Return as text under which readings (interpretations) of the paper a claim holds.
+
+    Examples: ``all (a, b)``, ``a; not b``, ``none (a, b)``.
+    """
     holds = [name for name, made in under.items() if made is Outcome.HOLDS]
     fails = [name for name in under if name not in holds]
     if not under:

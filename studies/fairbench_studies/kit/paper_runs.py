@@ -55,7 +55,7 @@ class Paper:
         return [Judged(claim, _parts(claim, results)) for claim in self.claims]
 
     def page(self, judged: Sequence[Judged], results: Any) -> str:
-        """Return the results page of the judged claims."""
+        """Return the text of the results page, with a verdict on each claim in ``judged``."""
         title = Page(f"Claims of the {self.title} paper")
         return page_text(title, judged, [HERE], [self.basis(results)])
 

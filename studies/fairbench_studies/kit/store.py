@@ -40,7 +40,7 @@ class Filling:
 def fill_store(
     name: str, folder: Path, context: RunContext, *, quick: bool = False
 ) -> list[FailedPoint]:
-    """Make the missing runs of a bundled sweep, and return the points whose runs failed.
+    """Make the missing runs of a bundled sweep, and return the experiments that failed.
 
     Raises UsageError if the folder contains the runs of a different sweep.
     """

@@ -31,7 +31,7 @@ def as_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def is_number(cell: str) -> bool:
-    """Return whether a table cell counts as numeric, such as ``> 739`` or ``0.99 / 1.00 (s1)``."""
+    """Return whether a table cell counts as a number, as ``> 739`` and ``0.99 / 1.00 (s1)`` do."""
     return not cell or (len(cell) < 30 and re.match(r"[*>~<+ -]*\d|-$", cell) is not None)
 
 

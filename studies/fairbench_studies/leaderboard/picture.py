@@ -69,7 +69,7 @@ class Point(NamedTuple):
 
 
 def kind(row: str) -> str:
-    """Return the kind of scheduler in a row, which is a key of ``KINDS``."""
+    """Return the kind (a key of ``KINDS``) of the scheduler that a leaderboard row names."""
     if " behind " in row:
         return "queue before the cluster"
     if row.rpartition("+")[2].removesuffix("-predict").removesuffix("-upstream") in FAIR:
@@ -152,7 +152,7 @@ def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, 
 
 
 def named(point: Point) -> str:
-    """Return a row's name, with the row's values if the picture's axes do not show them."""
+    """Return a row's name, with the row's values if they lie outside the picture's axes."""
     name = re.sub(r"^llm-d\+fcfs behind (.*) by (\w+)$", r"\1 before llm-d (\2)", point.row)
     return name if WHOLE.shows(point) else f"{name} (at {point.service:.2f}, {point.share:.0%})"
 

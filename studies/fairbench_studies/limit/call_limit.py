@@ -1,8 +1,8 @@
 """The least makespan of a run that any scheduler could reach, computed call by call.
 
-A call can begin only after the earlier calls of its program and the user's think time. In the
-simpler bound ``least_makespan`` of the module ``limit``, all calls of a program can begin when the
-program arrives. Docs: docs/reference/metrics.md.
+A call can begin only after the earlier calls of its program have ended and the user's think time
+has passed. In the simpler bound ``least_makespan`` of the module ``limit``, all calls of a program
+can begin when the program arrives. Docs: docs/reference/metrics.md.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class LeastCallTimes(NamedTuple):
 def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCallTimes:
     """Return, for each call, the times that no scheduler can shorten.
 
-    A call at depth d > 0 starts when a call at depth d - 1 has ended and a think time (pause) has
-    passed. Records do not name the earlier call, so the call that can end first is assumed. If
-    depth d has a single call, all calls at depth d + 1 wait for that call. The single call's
-    ``tail_s`` then includes the longest call at depth d + 1.
+    A call at depth d > 0 waits for an unknown call at depth d - 1, and then for its own think time
+    (pause). The earliest start of a call at depth d is computed from the call at depth d - 1 that
+    can end first. If depth d has a single call, all calls at depth d + 1 wait for that call. The
+    single call's ``tail_s`` then includes the longest call at depth d + 1.
     """
     prices = facts.prices
     assert prices is not None

@@ -76,7 +76,7 @@ def rendered(text: str) -> str:
 
 
 def main(*arguments: str) -> None:
-    """Render all tables. The commands ``collect`` and ``collect-sweep`` write a CSV file."""
+    """Render all tables, or write a CSV file for the commands ``collect`` and ``collect-sweep``."""
     match arguments:
         case []:
             for document in DOCUMENTS:

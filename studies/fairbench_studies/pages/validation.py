@@ -58,8 +58,8 @@ def _engine_runs(file: str, other: str | None = None) -> str:
     """Return a table of the runs in ``results/FILE.csv`` that were not used for a fit.
 
     A row has measured values, each with the simulator's error in parentheses. If ``other`` is not
-    None, a cell also has the error of a second simulation, from this file. Short times to first
-    token have no accuracy target, so no error is shown for them.
+    None, a cell also has the error of a second simulation (``results/OTHER.csv``). Short times to
+    first token have no accuracy target, so no error is shown for them.
     """
     columns: dict[tuple[str | None, str, str], Row] = {}
     for name in filter(None, (file, other)):

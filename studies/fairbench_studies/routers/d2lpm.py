@@ -178,7 +178,7 @@ def rows_of(found: Mapping[Case, Drift]) -> Iterator[list[str]]:
 
 
 def points(changes: NDArray[Any]) -> str:
-    """Return the mean and the standard deviation of share changes (points) as text."""
+    """Return the mean and standard deviation of changes, in percentage points, as text."""
     return f"{changes.mean():+.1f} ± {changes.std(ddof=1):.1f}"
 
 

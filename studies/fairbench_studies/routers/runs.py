@@ -38,9 +38,9 @@ def results(cases: Iterable[Case], simulate: Callable[[Case], R]) -> dict[Case, 
 
 
 class Panel(NamedTuple):
-    """A panel that plots one result of each case of router settings, optionally with its spread.
+    """A panel that plots a value against the routers' exchange interval, with optional error bars.
 
-    A dashed line shows ``bound`` or, without ``bound``, the result for independent routers.
+    A dashed line shows ``bound`` or, without ``bound``, the value for independent routers.
     """
 
     label: str
@@ -53,7 +53,7 @@ class Panel(NamedTuple):
 def draw(path: Path, about: tuple[str, str], found: Mapping[Case, Any], *shown: Panel) -> None:
     """Draw panels with the routers' exchange interval on the x axis.
 
-    ``about`` holds the figure's title, and a text on the source of the figure's values.
+    ``about`` holds the figure's title and a text that states the source of the figure's values.
     """
     with paper_style():
         figure, (row,) = panels(1, len(shown), WIDTH_IN, HEIGHT_IN)

@@ -2,9 +2,9 @@
 
     python studies routers
 
-The script runs examples/two-routers.toml with all ways of sharing charges, all skews and all
-intervals, in about two minutes of CPU time. The script writes results/tables/routers.csv and
-plots/routers.svg, which docs/studies/routers.md shows.
+In two minutes of CPU time, the script runs examples/two-routers.toml with each form of exchange,
+skew of load between routers, and exchange interval. The script writes results/tables/routers.csv
+and plots/routers.svg, which docs/studies/routers.md shows.
 """
 
 from __future__ import annotations

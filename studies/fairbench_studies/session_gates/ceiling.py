@@ -3,9 +3,9 @@
     FAIRBENCH_DATA=FOLDER python studies session-gates-ceiling [SEED ...]
 
 The script simulates the runs that results/tables/session-gates-ceiling.csv lacks, by default for
-seeds 61 to 65, and writes two tables into docs/reference/gates.md. A table of shares has the worst
-well-behaved client's service in percent of its fair share, with all clients, without the heavy
-client, or alone. A table of delays has the calls' delays by phase.
+seeds 61 to 65, and writes two tables into docs/reference/gates.md. The table of shares shows the
+lowest service of a well-behaved client, in percent of its fair share. The table of delays shows the
+delays of calls in each phase.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ WELL_BEHAVED = (1, 2)  # numbers of the well-behaved clients; client 0 is heavy
 class Measured(NamedTuple):
     """The service and fair share of each simulated client in tok/s, and its lost time by phase.
 
-    ``service`` and ``fair`` have shape (n_clients,), ``lost_s`` has shape (n_clients, n_phases).
+    ``service`` and ``fair`` have shape (n_clients,), and ``lost_s`` has shape (n_clients,
+    n_phases).
     """
 
     service: Floats
@@ -87,7 +88,8 @@ def lost_by_phase(requests: Requests, facts: Facts) -> Floats:
     """Return the delay (s) of the window's finished calls, compared with calls that run alone.
 
     The result has a row per client and a column per phase. All time in the gate and in an engine's
-    queue is delay. Prefill and decoding are delayed by the time beyond that of a lone call.
+    queue is delay. The delay in prefill and decoding is the additional time compared with a lone
+    call.
     """
     chosen = (requests.status == FINISHED) & facts.window.holds(requests.arrival_s)
     own = requests.take(chosen)

@@ -29,7 +29,7 @@ from fairbench_studies.vtc.store import Seeds
 
 
 def judge_lead(seeds: Seeds) -> list[Part]:
-    """Judge Theorem 4.9: a backlogged client gets at most 4U less service than any client."""
+    """Judge [VTC] Theorem 4.9: no client gets over 4U more service than a backlogged client."""
     text = "no client gets over 4U more than a client that waits meanwhile"
     return [_bounded(seeds, text, lambda one: one.lead, lambda one: 4 * one.unit)]
 

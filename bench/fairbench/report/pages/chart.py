@@ -149,7 +149,7 @@ def scales(
     per_row: int = PER_ROW,
     plot_px: float = PLOT_PX,
 ) -> tuple[Scale, Scale]:
-    """Return the scales of x and y for a chart that is drawn below a legend."""
+    """Return the scales of the x and y axes of a chart, leaving space for a legend above it."""
     top = legend_height(entries, per_row) + 24
     across = Scale(*x, LEFT, END, log_x)
     return across, Scale(*y, top + plot_px, top, log_y)

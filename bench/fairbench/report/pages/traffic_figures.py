@@ -206,7 +206,7 @@ def _bins(edges: Floats) -> str:
 
 
 def flood_headlines(found: JudgedTraffic) -> Iterator[Headline]:
-    """Yield a card for the floods and a card for the delays, or nothing if no client floods."""
+    """Yield a headline on clients that flood, and a headline on clients that wait, if any."""
     if not found.floods:
         return
     clock = found.traffic.clock

@@ -374,7 +374,7 @@ class Turns:
 
 @dataclass
 class RelaxedTurns(Turns):
-    """Turns in which a client does not delay a refill after its request did not fit.
+    """Turns in which a refill of credits does not wait for clients whose requests do not fit.
 
     [DLPM] Theorem 4.1 does not hold for ``RelaxedTurns``.
     """

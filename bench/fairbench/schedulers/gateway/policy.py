@@ -81,8 +81,8 @@ class PriceParams:
     """The prices of a prompt token (``input_weight``) and of an output token (``output_weight``).
 
     When a request is sent, the client is charged for ``assumed_output_tokens`` output tokens. If
-    ``corrected`` is set, the charge is corrected when the request ends and its numbers of tokens
-    are known.
+    ``corrected`` is True, the charge is corrected to the true numbers of tokens when the request
+    ends.
     """
 
     input_weight: Positive = 1.0
@@ -96,7 +96,7 @@ class PriceParams:
         return self.input_weight * request.input_tokens + outputs
 
     def correction(self, request: Request, read: Read, output_tokens: int) -> float:
-        """Return the charge at a request's end, or a negative number for a refund."""
+        """Return the additional charge at the end of a request; a negative charge is a refund."""
         if not self.corrected:
             return 0.0
         inputs = self.input_weight * (read.input_tokens - request.input_tokens)
@@ -120,7 +120,7 @@ class ShareParams(PriceParams):
 
 
 class SharePolicy(FlowPolicy):
-    """A policy that divides service among siblings.
+    """A gateway policy that divides service among sibling nodes of the tenant tree.
 
     Without a tree of tenants, all clients are siblings. In a tree, the nodes directly below one
     tenant are siblings. The policy chooses a node at each level of the tree, down to a client. A

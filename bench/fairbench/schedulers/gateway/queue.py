@@ -522,7 +522,7 @@ class Gateway(HoldsRequests):
         return self._make_queue().shared is not None
 
     def join_peers(self) -> None:
-        """Do nothing, because this gateway's queues share their counters from the start."""
+        """Do nothing, because the queues of a gateway share their counters from the start."""
 
     def export_totals(self, since: int = 0) -> Totals:
         shared = self._shared_by_band()

@@ -1,8 +1,8 @@
 """Gateway policies and detectors by name, and the parameters of gateway and admission control.
 
-To add a policy, write a module like ``drr`` and add a line to the table below. To add a detector,
-write a class in ``saturation`` and add a line to ``DETECTORS``. Any local scheduler, including a
-user's own, is also a policy under its own name.
+To add a policy, write a module like ``drr`` and add a line to this module's table of policies. To
+add a detector, write a class in ``saturation`` and add a line to ``DETECTORS``. Any local
+scheduler, including a user's own, is also a policy under its own name.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def policy_class(name: str) -> type[LocalScheduler]:
 
 
 def default_detector(policy: str, usual: str) -> str:
-    """Return a policy's own default saturation detector, or ``usual`` if it has none.
+    """Return a policy's default saturation detector, or ``usual`` if the policy defines none.
 
     Raises UsageError for an unknown gateway policy.
     """

@@ -97,7 +97,7 @@ class Concurrency(Detector):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``requests`` and ``tokens`` are a worker's full load, ``by`` its unit.
+        """Parameters: a worker's full load in ``requests`` or ``tokens``; ``by`` selects the unit.
 
         ``headroom`` is the number of requests beyond a full batch that may wait in a worker's own
         queue, 0 by default. A request in a worker's queue starts as soon as a running request ends.

@@ -109,7 +109,7 @@ class WorkerBacklog:
         return self.until(client, self.work(client) + work)
 
     def until(self, client: str, done: float) -> float:
-        """Return all clients' total service when ``client`` has received the service ``done``."""
+        """Return the total service of all clients once ``client`` has received ``done`` itself."""
         mine, weight = self.work(client), self._weight(client)
         level = done / weight
         sums = self._sums = self._sums or self._summed()

@@ -68,10 +68,10 @@ class PrebleNode(LocationNode):
 class PrebleTree(LocationTree[PrebleNode]):
     """A location tree that also tracks the order in which each worker evicts nodes.
 
-    Dispatches are numbered, and a dispatch marks all nodes of its prompt as used. All nodes with
-    the same last dispatch form a path. ``_ends[worker]`` maps dispatches to the deepest nodes of
-    their paths. The worker first evicts the path whose last dispatch is the oldest, beginning with
-    its leaf.
+    The tree numbers the dispatches, and marks all nodes of a dispatched prompt with the dispatch's
+    number. All nodes with the same last dispatch form a path. ``_ends[worker]`` maps the number of
+    a dispatch to the deepest tree node with this number. The worker evicts the path of the oldest
+    dispatch first, beginning with its leaf.
     """
 
     def __init__(self) -> None:

@@ -49,7 +49,7 @@ class TimeModel:
 
 
 class GpuWindow:
-    """The requests that a GPU was assigned or has finished in the last ``window_s`` seconds."""
+    """A GPU's requests that were assigned or finished in the last ``window_s`` seconds."""
 
     def __init__(self, window_s: float, times: TimeModel, default_output_tokens: float) -> None:
         self._window_s = window_s
@@ -249,9 +249,9 @@ class Windows:
     def decode_heavy(self, imbalance_ratio: float) -> int:
         """Return the set of GPUs whose ratio of decoding time to prefill time is unusually high.
 
-        The result contains the GPUs with the highest ratio of decoding to prefill time, if this
-        ratio is above ``imbalance_ratio`` times the ratio of all GPUs together. A GPU that mostly
-        decodes has spare compute for long prefills ([Preble] §3.2).
+        The set contains only GPUs with the highest ratio, and is empty if this ratio is at most
+        ``imbalance_ratio`` times the ratio of all GPUs' total times. A GPU that mostly decodes has
+        spare compute for long prefills ([Preble] §3.2).
         """
         if not self._prefill_us or not self._decode_us or imbalance_ratio == inf:
             return 0

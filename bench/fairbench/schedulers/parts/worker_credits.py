@@ -137,7 +137,7 @@ def to_forget(
 class WorkerCredits:
     """The credits q_{i,w} of all clients i at all workers w.
 
-    A client's requests may only go to workers at which the client has credit. A credit never
+    A client's requests are sent only to workers at which the client has credit. A credit never
     exceeds the quantum. A client's debt at a worker never exceeds the charge for one prompt plus
     the outputs of its unfinished requests at the worker.
 

@@ -60,7 +60,10 @@ KINDS: Named[type[Program]] = named(_HOMES, lambda kind: imported(_HOMES[kind]))
 
 
 def program_class(kind: str) -> type[Program]:
-    """Return the class that implements a program kind. Raises UsageError for an unknown kind."""
+    """Return the class that implements a kind of program.
+
+    Raises UsageError for an unknown kind of program.
+    """
     if kind in KINDS:
         return KINDS[kind]
     own = user_kinds(KINDS)
@@ -75,7 +78,7 @@ Value = bool | int | float | str
 def make_params(kind: str, values: Mapping[str, Value], where: str) -> Any:
     """Return an object of the class ``Params`` of a program kind.
 
-    Raises ValueError, which names ``where`` and the wrong key.
+    Raises ValueError for an invalid parameter; the message names ``where``.
     """
     params_class = program_class(kind).Params
     names = [field.name for field in fields(params_class)]

@@ -78,7 +78,7 @@ class Program(Job):
 
     @classmethod
     def pick(cls, params: Any, rng: random.Random, number: int) -> int:
-        """Return the number of a program's item in the data set: ``number``, unless overridden.
+        """Return the index of a program's item in the data set; by default, ``number``.
 
         Program kinds override ``pick`` if several programs use the same item of the data set.
 
@@ -123,7 +123,10 @@ _PHI = NormalDist().cdf
 
 
 def sample_input(rng: random.Random, mean_tokens: float, sigma: float) -> int:
-    """Draw a lognormal length of a prompt part, at most ``LONGEST_INPUT`` x ``mean_tokens``."""
+    """Draw the lognormal length of a part of a prompt, in tokens.
+
+    The length is at most ``LONGEST_INPUT`` x ``mean_tokens``.
+    """
     return sample_length(rng, mean_tokens, sigma, LONGEST_INPUT * mean_tokens)
 
 
@@ -162,9 +165,10 @@ def sample_gap(rng: random.Random, mean_s: float) -> float:
 
 
 def check_mean(params: Any, name: str) -> None:
-    """Raise ValueError unless the mean ``name``_tokens is below ``max_new_tokens``.
+    """Raise ValueError unless a mean length is below ``max_new_tokens``.
 
-    If ``name``_sigma is 0, ``name``_tokens may equal ``max_new_tokens``.
+    The mean length is ``params.{name}_tokens``. If ``{name}_sigma`` is 0, the mean may equal
+    ``max_new_tokens``.
     """
     mean_tokens, sigma = getattr(params, f"{name}_tokens"), getattr(params, f"{name}_sigma")
     most = params.max_new_tokens

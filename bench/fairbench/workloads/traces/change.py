@@ -38,7 +38,8 @@ def cut_trace(
     """Return the first ``head`` requests of the given clients in [``start_s``, ``end_s``).
 
     The ``largest`` clients with the most requests are kept. A session that crosses ``start_s`` or
-    ``end_s`` is cut. Raises UsageError if a client is unknown, or if no request is left.
+    ``end_s`` loses its requests outside the interval. Raises UsageError if a client is unknown, or
+    if no request is left.
     """
     if end_s is not None and end_s <= start_s:
         raise UsageError(f"--to {end_s:g}: must be above {'--from ' * (start_s > 0)}{start_s:g}")
@@ -85,11 +86,11 @@ def scaled(table: TraceTable, rate: float) -> TraceTable:
 
 
 def combined(senders: TraceTable, prompts: TraceTable) -> TraceTable:
-    """Return the times and clients of one trace with the prompts and answers of another trace.
+    """Return a trace with the times and clients of ``senders``, and the prompts of ``prompts``.
 
-    Request i gets its time from the first trace and its prompt from the second trace; the result is
-    as long as the shorter trace. Sessions and end times are dropped, and the combined trace is
-    marked as synthetic.
+    Request i gets its time and client from ``senders``, and its prompt and answer from ``prompts``.
+    The result is as long as the shorter trace. Sessions and end times are dropped, and the combined
+    trace is marked as synthetic.
     """
     rows = np.arange(min(len(senders), len(prompts)))
     who, what = senders.selected(rows), prompts.selected(rows)
@@ -109,8 +110,8 @@ def combined(senders: TraceTable, prompts: TraceTable) -> TraceTable:
 def anonymized(table: TraceTable, key: bytes) -> TraceTable:
     """Return the table with clients and blocks renamed by a keyed hash.
 
-    With the same ``key``, a client gets the same label in all files. Only a user who knows ``key``
-    can test whether a renamed client is a given one. Sessions are numbered, so they need no hash.
+    Files with the same ``key`` label a client equally. Only a user who knows ``key`` can test which
+    client a label stands for. Sessions are numbered, so they need no hash.
     """
     labels = tuple(
         f"c-{_hash(b'client', name.encode(), key).hex()[: 2 * LABEL_BYTES]}"

@@ -48,7 +48,7 @@ class FileTraffic(Protocol):
         ...
 
     def count_programs(self, client: int, until_s: float) -> float:
-        """Return how many programs begin before ``until_s``; an estimate if times are random."""
+        """Return how many programs begin before ``until_s``, or an estimate if times are random."""
         ...
 
     def table(self, seed: int, until_s: float = inf) -> TraceTable:
@@ -59,9 +59,9 @@ class FileTraffic(Protocol):
 class Runs(NamedTuple):
     """Runs of blocks: sequences of consecutive blocks that always occur together in prompts.
 
-    A prompt consists of runs of blocks; the last run may lack blocks at its end. Rows ``first[i]``
-    to ``first[i + 1] - 1`` describe the prompt of request i. ``key`` identifies a run of blocks,
-    and ``blocks`` is how many blocks of this run the prompt contains.
+    A prompt is a sequence of runs of blocks, but its last run of blocks may be incomplete. Rows
+    ``first[i]`` to ``first[i + 1] - 1`` describe the prompt of request i. ``key`` identifies a run
+    of blocks. ``blocks`` is the number of blocks of the run that the prompt contains.
     """
 
     first: Ints
@@ -221,7 +221,7 @@ def _ends(table: TraceTable, rows: list[int]) -> Floats:
 
 
 def _rows_by_program(session: Ints) -> tuple[Ints, Ints]:
-    """Return all rows grouped by program, and the position of each program's first row.
+    """Return the row numbers grouped by program, and the position at which each program begins.
 
     Programs are ordered by their first rows, and the rows of a program by time.
     """

@@ -40,7 +40,7 @@ CONSTANT_BELOW = 1e-3  # Arrival gaps with a smaller coefficient of variation be
 class RenewalWindow:
     """A window of ``width_s`` seconds that begins at ``start_s`` and has ``count`` requests.
 
-    Gaps between requests have the distribution ``law`` and the coefficient of variation ``cv``.
+    Gaps between the requests have the distribution ``law`` and the coefficient of variation ``cv``.
     """
 
     start_s: float

@@ -105,9 +105,9 @@ def blocks_of_one_size(
 def _covering(ids: list[int], wanted: int) -> list[int]:
     """Shorten or extend the list of a prompt's block ids to ``wanted`` ids.
 
-    Surplus ids before the last id are dropped, and missing ids are derived from the last id. A list
-    with fewer than half of ``wanted`` block ids is returned unchanged, because the log has probably
-    cut the prompt.
+    A list that is too long loses ids before its last id. A list that is too short gets ids that are
+    derived from its last id. A list with fewer than half of ``wanted`` block ids is returned
+    unchanged, because the log has probably cut the prompt.
     """
     if wanted > 2 * len(ids):
         return ids

@@ -194,7 +194,10 @@ def gamma_gaps(rng: random.Random, burstiness: float) -> Iterator[float]:
 
 
 def arrival_times(gaps: Iterator[float], rates: tuple[Rate, ...]) -> Iterator[float]:
-    """Yield arrival times in seconds; each of ``gaps`` (mean 1) is divided by the current rate."""
+    """Yield arrival times in seconds.
+
+    Each of ``gaps``, whose mean is 1, is divided by the arrival rate at that time.
+    """
     now, piece = rates[0].start_s, 0
     for unit in gaps:
         gap = unit

@@ -204,10 +204,11 @@ class TraceArrivals(ArrivalSource):
 
 
 class TraceTraffic:
-    """The kind ``trace``: recorded arrivals in VTC's format, at a speed that the rate sets.
+    """The traffic kind ``trace``: recorded arrivals in VTC's format, at a speed set by the rate.
 
-    A rate of 1 replays a client as recorded. The clients of a run are the trace's clients in order
-    of ids. If the run has more clients than the trace, the additional clients send no requests.
+    With a rate of 1, a client's requests arrive at the recorded times. The clients of a run are the
+    trace's clients in order of ids. If the run has more clients than the trace, the additional
+    clients send no requests.
     """
 
     @dataclass(frozen=True)

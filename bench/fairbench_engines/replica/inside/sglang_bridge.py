@@ -129,7 +129,10 @@ class SGLangWorker:
         return int(req.rid), cached, extend_len(req), left
 
     def complete(self) -> dict[str, Any]:
-        """End the batch; return the state and (number, output tokens) of the finished requests."""
+        """End the batch; return the engine's state and the finished requests.
+
+        ``finished`` lists each request's number and output tokens.
+        """
         finished = self.engine.complete(self._batch)
         self._batch = None
         for req in finished:

@@ -335,7 +335,7 @@ class SGLangScheduling:
     - ``on_evict`` receives each evicted node of the radix tree.
     - ``tree`` is RADIX for SGLang's RadixCache, HICACHE for a ``hierarchical_cache``, and "rust" or
       "python" for a ``unified_cache``.
-    - ``eviction`` is the eviction policy of SGLang's cache.
+    - ``eviction`` is the name of the eviction policy of SGLang's cache.
     """
 
     def __init__(

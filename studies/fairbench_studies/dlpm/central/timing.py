@@ -40,9 +40,10 @@ class RoundCost:
 
     ``waiting`` is the number of queued requests. ``synchronisation_ms`` is the wall time until all
     workers have reported to the scheduler and have received requests from it. ``update_ms`` is the
-    scheduler's CPU time for updating its copies of the prefix trees, ``match_ms`` for matching
-    every request in every tree, and ``dispatch_ms`` for sorting and dispatching. Measured times are
-    lowest deciles over many rounds, because other work on the machine can only lengthen a round.
+    scheduler's CPU time to update its copies of the prefix trees. ``match_ms`` is the CPU time to
+    match every request in every tree. ``dispatch_ms`` is the CPU time to sort and dispatch.
+    Measured times are lowest deciles over many rounds, because other work on the machine can only
+    lengthen a round.
     """
 
     workers: int

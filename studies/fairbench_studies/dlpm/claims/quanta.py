@@ -125,7 +125,7 @@ def judge_all_well_behaved(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge whether a larger Q^u trades fairness for throughput, along a new Pareto frontier.
+    """Judge whether a larger quantum Q^u ([DLPM]) gives more throughput and less fairness.
 
     Runs in which new clients start with credit, unlike in Algorithm 1 of [DLPM], are ignored.
     """

@@ -1,8 +1,8 @@
 """Claims 1 to 4 and 7 of the DLPM paper: throughput in figure 7, by several measures.
 
 The service rate counts cached input, so over a fixed window, the rate favours schedulers that serve
-the client with the most cached input. The number of output tokens, and the time until all programs
-have finished, favour no scheduler.
+the client with the most cached input. Two other measures favour no scheduler: the number of output
+tokens, and the time until all programs have finished.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def parts_apart(
 
     If clients compete only with several replicas, or only with one, the claim has a single part.
     With one replica, RR+LPM is LPM, and D2LPM is DLPM. ``ours`` describes the results of
-    ``tallies``, the first of which uses the paper's measure of throughput.
+    ``tallies`` in words. The first element of ``tallies`` uses the paper's measure of throughput.
     """
     alone = [one.within(is_alone) for one in tallies]
     several = [one.within(lambda place: not is_alone(place)) for one in tallies]

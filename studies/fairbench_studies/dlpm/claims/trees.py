@@ -93,7 +93,7 @@ def _responses(runs: Runs, others: Sequence[str]) -> dict[str, Responses]:
 class Stall(NamedTuple):
     """The longest response time of clients 1 and 2 under Preble, and the workers' idlest period.
 
-    ``busy`` is the workers' lowest busy fraction over ``STALL_S`` seconds, from ``since_s`` on.
+    ``busy`` is the busy fraction in the least busy ``STALL_S`` seconds, which begin at ``since_s``.
     """
 
     longest_s: float

@@ -62,7 +62,10 @@ class CodeLoad:
         self._prefill_of_s: dict[int, float] = {}
 
     def of_gpus(self, min_hits: int) -> dict[int, float]:
-        """Return each GPU's load (s), summed over nodes with at least ``min_hits`` requests."""
+        """Return each GPU's load in seconds.
+
+        The sum includes only tree nodes with at least ``min_hits`` requests.
+        """
         loads = dict.fromkeys(self.gpus, 0.0)
         under_way = {worker: self.tree.under_way[worker] for worker in loads}
         for key in self.tree.keys.values():

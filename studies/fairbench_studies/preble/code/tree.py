@@ -14,7 +14,7 @@ class KeyCount:
     """Counts of the recent requests with the same prefix-tree node ``node``, and of their tokens.
 
     ``context_tokens`` counts the prompts' tokens outside the requests' own leaves.
-    ``output_tokens`` is the output limit of the request that was counted last.
+    ``output_tokens`` is the output limit of the most recent request.
     """
 
     node: PrebleNode
@@ -53,7 +53,7 @@ class CodeTree(PrebleTree):
             self.allocated[at] = self.allocated.get(at, 0) | 1 << worker
 
     def move(self, node: PrebleNode, worker: int) -> None:
-        """Allocate only the given GPU to the node and to all nodes below the node."""
+        """Make ``worker`` the only GPU of ``node`` and of all nodes below ``node``."""
         below = [node]
         while below:
             at = below.pop()
@@ -82,7 +82,7 @@ class CodeTree(PrebleTree):
             end: The tree node at which the prompt ends.
             context: The number of prompt tokens outside the request's own leaf.
             prompt: The number of prompt tokens.
-            output: The largest number of output tokens.
+            output: The request's limit on output tokens.
         """
         node = key_portion(end)
         key = self.keys.setdefault(node, KeyCount(node))

@@ -103,7 +103,7 @@ def _numbers(values: dict[str, float]) -> str:
 
 
 def _replayed(run: ServingRun, profile: str | None) -> ServingComparison | TenantComparison:
-    """Compare a run with its replay, tenant by tenant if the run used no gateway."""
+    """Compare a run with its replay; if the run used no gateway, compare tenant by tenant."""
     from fairbench_studies.validation.serving.compare import check_steady, compare_serving
     from fairbench_studies.validation.serving.replay import replay
     from fairbench_studies.validation.serving.unanswered import with_unanswered

@@ -111,8 +111,8 @@ def believable_pool(run: ServingRun) -> int:
     """Return the KV pool size (tokens) that a run states, or 0 if measurements contradict it.
 
     The pool must hold the prompts of all requests that decode at the same time. Runs with a gateway
-    are not checked, because their prompts share prefixes. If the pool that one run states is too
-    small for its prompts, ``with_doubts`` rejects the size in all runs with equal settings.
+    are not checked, because their prompts share prefixes. If a run states a KV pool that is too
+    small for its prompts, ``with_doubts`` rejects the pool size in all runs with equal settings.
     """
     if not run.direct or not run.pool_tokens:
         return run.pool_tokens

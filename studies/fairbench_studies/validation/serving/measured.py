@@ -127,8 +127,8 @@ class ServingRun:
 def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) -> ServingRun:
     """Read a measured run from ``record``, one line of the file.
 
-    With ``predict``, measured columns are not read and are NaN. Raises DataError, which names
-    ``where`` and the field.
+    With ``predict``, measured columns are not read and are NaN. Raises DataError for an invalid
+    field; the message names ``where`` and the field.
     """
 
     def given(name: str, kind: type, default: Any = None) -> Any:

@@ -48,8 +48,8 @@ FACTORS: dict[str, dict[str, float]] = {
 }
 """The factors that widen predicted intervals, for each profile grade and metric.
 
-On the measured server with the largest simulation errors, a factor covers the errors of 95% of the
-runs. The script ``tests/validate/measure_intervals.py`` prints the factors.
+Each factor covers the simulation errors of 95% of the runs on the server with the largest errors.
+The script ``tests/validate/measure_intervals.py`` prints the factors.
 """
 
 MEANING: dict[str, Any] = {

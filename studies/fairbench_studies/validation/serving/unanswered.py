@@ -83,7 +83,8 @@ def _numbers(run: ServingRun) -> Ints:
 def _turns(run: ServingRun) -> Ints | None:
     """Return the turn of each request, counted from 0.
 
-    Returns None if clients are not numbered or do not take turns at equal intervals.
+    Returns None if client names do not end in numbers, or if clients do not send requests in turn
+    at equal intervals.
     """
     numbers, period = _numbers(run), len(set(run.client))
     if period < FEWEST_CLIENTS or set(numbers.tolist()) != set(range(1, period + 1)):

@@ -47,8 +47,8 @@ def build_scheduler(
 ) -> LocalScheduler:
     """Return a new scheduler that follows VTC-artifact's code at the date of a measured run.
 
-    ``weights`` are the weights of the clients; None means the weights that ``measured_name``
-    implies. Raises DataError if the scheduler is unknown, or does not support weights.
+    ``weights`` are the weights of the clients. None means the weights in the measured runs of
+    ``measured_name``. Raises DataError if the scheduler is unknown, or does not support weights.
     """
     params: dict[str, Any]
     if limit := _RATE_LIMIT.fullmatch(measured_name):

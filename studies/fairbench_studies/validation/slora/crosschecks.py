@@ -72,10 +72,10 @@ class _Formula:
 
 
 def crosschecks(path: Path) -> list[CrossCheck]:
-    """Return the cross-checks of a JSON file, in which an entry may have several cross-checks.
+    """Return the cross-checks in a JSON file, whose entries may each contain several cross-checks.
 
-    Each entry of the file has the texts ``what``, ``source`` and ``predicted``. Raises DataError,
-    which names the file, the entry and the field.
+    Each entry of the file has the texts ``what``, ``source`` and ``predicted``. Raises DataError
+    for an invalid field; the message names the file, the entry and the field.
     """
     found: list[CrossCheck] = []
     for number, entry in enumerate(_entries(path), start=1):

@@ -14,7 +14,7 @@ from fairbench.schedulers.local.vtc import VTC
 
 
 class ArtifactCharging(TokenCharging):
-    """Token charging in which first tokens are free, and the end of a request costs extra.
+    """VTC-artifact's token charging: first tokens are free, and ends of requests cost extra.
 
     A step that ends a request charges one more token for every running request, including the
     requests that end. [VTC] Theorem 4.4 does not hold for ``ArtifactCharging``, which serves only

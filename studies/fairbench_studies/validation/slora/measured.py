@@ -120,7 +120,7 @@ def _measured(record: Any, where: str) -> MeasuredRun:
 
 
 def _names(path: str, where: str) -> tuple[str, str, str]:
-    """Return the scheduler, the scenario and the folder that the path of a run names.
+    """Return the names of the scheduler, scenario and folder that the path of a run contains.
 
     - ``fair_bench/LShare/rpm5/all_results_real.jsonl``: scheduler ``LShare/rpm5``, scenario
       ``real``, no folder.

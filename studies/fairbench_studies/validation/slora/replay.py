@@ -65,7 +65,7 @@ POOL_TOKENS, CLIENT_TOKENS = 10_000, 32
 def server_limits(
     prefill_overhead_ms: float = PREFILL_OVERHEAD_MS, pool_tokens: int = POOL_TOKENS
 ) -> LightLLMLimits:
-    """Return the measured server's engine limits, except for the given overhead and KV pool."""
+    """Return the engine limits of the measured server, with the given overhead and KV pool."""
     return LightLLMLimits(
         pool_tokens,
         client_tokens=CLIENT_TOKENS,
