@@ -32,7 +32,8 @@ class FairbenchError(Exception):
 class UsageError(FairbenchError):
     """An error for a wrong name, value or combination that the user gave, in one line.
 
-    ``keys`` names the wrong settings of an experiment, or is empty if they are unknown.
+    ``keys`` names the wrong settings of an experiment, and is empty if the wrong settings are
+    unknown.
     """
 
     keys: frozenset[str] = frozenset()

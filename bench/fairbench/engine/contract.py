@@ -73,7 +73,7 @@ class Replica(Protocol):
         """
 
     def submit(self, sequence: Sequence) -> None:
-        """Add an arriving request."""
+        """Add an arriving request to this worker."""
 
     def sync(self) -> None:
         """Record all decode steps that have ended."""

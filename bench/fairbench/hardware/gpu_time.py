@@ -1,8 +1,8 @@
 """The duration of a step, and the division of its GPU time among requests.
 
-Each request bears the time that it adds to a step: the computation of its new tokens, attention,
-and reads of its context. All requests of the batch bear equal parts of the step's fixed cost
-(launches, the host, and reads of the weights).
+A request is charged for the time that it adds to a step: the computation of its new tokens,
+attention, and reads of its context. The step's fixed cost (kernel launches, host time and reads of
+the weights) is divided equally among the requests of the batch.
 """
 
 from __future__ import annotations

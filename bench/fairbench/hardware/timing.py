@@ -4,7 +4,7 @@ Coefficients per token or request are rounded to integer picoseconds, so that th
 steps is an exact integer sum. The file ``profiles/engine_profiles.json`` gives the source of every
 profile and its error on held-out iterations.
 
-The formula of ``TimingProfile`` charges the same time for every token of decode context. On GPUs of
+In the formula of ``TimingProfile``, every token of decode context adds the same time. On GPUs of
 compute capability 8.x, vLLM uses FlashAttention 2, which takes longer than the formula says in two
 kinds of steps (``flash_api.cpp`` and ``flash_fwd_launch_template.h`` in ``csrc/flash_attn``).
 FlashAttention 3 (H100, H200) takes no longer than the profile's formula says.

@@ -120,7 +120,7 @@ def _flood(traffic: Traffic, left: Flags, rows: Ints, others: int) -> Flood:
 
 
 def _without_edges(traffic: Traffic, left: Flags, flood: Flood) -> Flood:
-    """Return the flood without the client's ordinary requests at its beginning and end."""
+    """Return the flood without the ordinary requests at the beginning and end of the flood."""
     rows = np.flatnonzero(left & requests_of(traffic, flood))
     arrival_s, tokens = traffic.arrival_s[rows], traffic.tokens[rows]
     if flood.end_s <= flood.start_s:

@@ -158,7 +158,7 @@ BOOKINGS_AT_ONCE = 2**20
 
 
 class Places(NamedTuple):
-    """Pairs of a client and a cell, both given by index; arrays have one element per pair."""
+    """Pairs of a client and a time interval (cell), both by index; one array element per pair."""
 
     client: Ints
     cell: Ints
@@ -536,9 +536,9 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
 class _Search:
     """A branch-and-bound search that starts with the clients that may be furthest ahead.
 
-    The gap of two clients is at most one client's lead over the mean service plus the other
-    client's lag behind the mean. The gap of two clients never exceeds the leading client's service
-    while both wait.
+    The service gap between two clients is at most one client's lead over the mean service plus the
+    other client's lag behind the mean. The gap never exceeds the service of the leading client
+    during the time in which both clients wait.
     """
 
     def __init__(self, backlog: Backlog, log: ServiceRows, view: View, facts: Facts) -> None:

@@ -53,7 +53,7 @@ class Stretches(NamedTuple):
 
     @classmethod
     def of_log(cls, log: Service) -> Stretches:
-        """Return the stretches of a log, each of which has consecutive rows with equal times.
+        """Divide a log into stretches of consecutive rows with equal times.
 
         The result is cached for as long as the log exists.
         """

@@ -193,7 +193,7 @@ class Tables:
         return len(status) > 0 and bool((status == REFUSED).all())
 
     def columns(self) -> SavedColumns:
-        """Return the columns of all tables as files store them."""
+        """Return the columns of all tables in the form in which they are saved to files."""
         log = self.service
         assert isinstance(log, Service | FiledService)
         return SavedColumns(

@@ -225,7 +225,7 @@ def split_router(routers: Many[Router]) -> SplitRouter:
 
 
 class SplitRouter(Router):
-    """Several routers that act as one router; ``split_router`` creates it.
+    """Several routers that act as a single router, created by ``split_router``.
 
     ``owners`` maps each unfinished request to the number of its router.
     """

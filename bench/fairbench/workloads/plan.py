@@ -182,7 +182,8 @@ def users_of(plan: ClientPlan, *, seed: int, source: ItemSource | None = None) -
 class User:
     """A closed-loop user, who runs every n-th program of a client with n users.
 
-    Before each program, even the first, the user thinks and waits until the client is present.
+    Before each program, including the first, the user pauses for a think time. The user then waits
+    until the client is active.
     """
 
     def __init__(

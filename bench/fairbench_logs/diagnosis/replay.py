@@ -53,7 +53,7 @@ class LogReplay:
         return experiment(self.all_flags(scheduler=scheduler, dp=dp), {})
 
     def all_flags(self, **more: Any) -> dict[str, Any]:
-        """Return the flags of an experiment that replays the file, together with ``more`` flags."""
+        """Return the flags of an experiment that replays the log, including the flags ``more``."""
         return {"trace": str(self.file), **self.flags, **more}
 
 

@@ -74,8 +74,8 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
 
         - ``most-room``: the session is resumed at its last replica if it fits there, otherwise at
           the replica with the most free memory.
-        - ``origin``: the session is resumed only at its last replica, unless that has left the
-          cluster.
+        - ``origin``: the session is resumed only at its last replica, unless this replica has left
+          the cluster.
         - ``urgent``: like ``origin`` for ``after_s`` (15) seconds of waiting; after that, sessions
           go by their waiting time and may move to another replica.
         - ``age``: like ``urgent``, but a paused session never moves to another replica.

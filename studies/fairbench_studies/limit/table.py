@@ -128,7 +128,7 @@ def _share(run: Row) -> float:
 
 
 class Both(NamedTuple):
-    """Service as a fraction of the highest possible service, and a minute's minimum fair share."""
+    """Service relative to its upper bound, and the worst minute's minimum fair share."""
 
     limit: float
     worst_minute: float

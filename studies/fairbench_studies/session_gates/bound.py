@@ -70,7 +70,7 @@ def calls_of(requests: Requests, begin_s: float, end_s: float) -> Calls:
 def necessary(
     calls: Calls, costs: ProfileCosts, pool_tokens: int, length_s: float
 ) -> dict[str, Any]:
-    """Return the least GPU time for the calls, as fractions of all replicas' total time.
+    """Return lower bounds on the calls' GPU time, as fractions of the total time of all replicas.
 
     - ``prefill``: every new token is computed once, and all other prompt tokens are cached.
     - ``decode``: every token of an answer is decoded in the largest batch that fits into memory.

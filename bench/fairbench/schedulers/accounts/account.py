@@ -151,7 +151,7 @@ class Account(ABC):
 
     @abstractmethod
     def lead(self, node: str) -> float:
-        """Return a client's or tenant's lead in service; only leads of siblings are comparable."""
+        """Return by how much service a node (client or tenant) is ahead of its siblings."""
 
     @abstractmethod
     def balances(self) -> dict[str, float]:
