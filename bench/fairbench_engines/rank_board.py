@@ -45,7 +45,7 @@ def _columns(path: Path, mode: Literal["r", "w+"]) -> dict[str, Any]:
 
 
 class RankBoard:
-    """The board of this rank, on which each client has a fixed slot."""
+    """The board that this data-parallel rank writes; each client has a fixed slot."""
 
     def __init__(self, path: Path) -> None:
         made = path.with_suffix(".new")

@@ -3,9 +3,9 @@
 Times are in seconds since the start of the run. Records contain the names of clients and states;
 tables contain numbers instead of the names.
 
-If a run has several drivers, each driver has a folder for its records and its clock comparison.
-A record is written as soon as a request or program ends, so ``fairbench recover`` can use the
-records of a run that crashed.
+If a run has several drivers, each driver has a folder for its records and its clock offset. A
+record is written as soon as a request or program ends, so ``fairbench recover`` can use the records
+of a run that crashed.
 """
 
 from __future__ import annotations

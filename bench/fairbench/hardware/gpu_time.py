@@ -18,7 +18,7 @@ Chunk = tuple[int, int]
 
 
 class StepTime:
-    """The coefficients of a step's duration, in ms.
+    """A formula for the duration of a step, with coefficients in ms.
 
     ``context_ps`` is the time per token of context in whole picoseconds. The function ``linear_ms``
     returns the time (ms) of the linear layers and of the host for a number of tokens.

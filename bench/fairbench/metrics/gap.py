@@ -138,7 +138,7 @@ def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cel
 
 
 def _edges(log: ServiceRows, backlog: Backlog, cells: int) -> Floats:
-    """Return the bounds of time cells, mostly ends of log rows at which several clients wait."""
+    """Return the bounds of time intervals: mostly ends of log rows while several clients wait."""
     ends = [np.empty(0)]
     for part in log.parts():
         own = Stretches.of_log(part)
@@ -246,7 +246,7 @@ class BookingsByCell:
         return portions(booked, BOOKINGS_AT_ONCE)
 
     def in_places(self, places: Places) -> Bookings:
-        """Return when, and by how much, the service of each client grows in its time cell."""
+        """Return the times and amounts of service growth for each (client, time interval) pair."""
         nothing = np.empty(0, dtype=np.int64)
         found = [Bookings(nothing, np.empty(0), nothing, np.empty(0))]
         for part in self._parts:

@@ -348,7 +348,7 @@ class WorkFrom(NamedTuple):
 def work_from(
     requests: Requests, facts: Facts, work: LeastWork, start_s: Floats, rows: Ints
 ) -> WorkFrom:
-    """Return the work that cannot begin before each time; times are in descending order.
+    """Return the least GPU time of work that cannot begin before each start time, latest first.
 
     The records charge a shared prefix to the request that finished first, but a different scheduler
     may compute the prefix for any request that contains it. Suppose that a request cannot begin

@@ -233,8 +233,8 @@ def cumulative(
     """Return the service of each client before each time, shape (clients, times).
 
     At one instant, steps end before iterations start. With ``with_ends``, the service before a time
-    includes steps that end exactly at the time. With ``with_starts``, the service before a time
-    includes iterations that start exactly at the time.
+    includes steps that end at exactly that time. With ``with_starts``, the service before a time
+    includes the tokens of iterations that start at exactly that time.
     """
     width = len(times) + 1  # one column per time, and one for bookings after the last time
     cells = np.zeros(clients * width)
@@ -282,8 +282,8 @@ def _step_bookings(
 ) -> tuple[Ints, Floats, Ints]:
     """Return how many tokens the steps of each log row add between consecutive ``times``.
 
-    The returned arrays begin with an element for the end of each log row. Elements for each of
-    ``times`` inside a row come after the elements for ends.
+    The returned arrays contain an element for the end of each log row, and then an element for each
+    of ``times`` inside a row.
 
     Returns:
         The index in ``times`` of the first time after the tokens were added; the number of tokens;

@@ -58,7 +58,7 @@ class FiledService:
         return self.rows
 
     def parts(self) -> Iterator[Service]:
-        """Yield the same consecutive parts as ``Service.parts``."""
+        """Yield consecutive parts of the log, with the same bounds as ``Service.parts``."""
         for first, after in pairwise(part_bounds(self._column("start_s", 0, self.rows))):
             yield self.between(first, after)
 

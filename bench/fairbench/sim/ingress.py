@@ -199,7 +199,7 @@ class Unheard:
         self.tokens = 0.0
 
     def measure(self, number: int) -> None:
-        """Measure the charges that router ``number`` does not know before it receives a message."""
+        """Measure the charges unknown to router ``number`` just before it receives a message."""
         for place, part in enumerate(self._peers[number].parts):
             known = part.heard_totals()
             unheard: dict[tuple[str, int], float] = {}

@@ -57,7 +57,7 @@ class Window:
 
     @property
     def jain_tolerance(self) -> float:
-        """The amount by which the simulated Jain's index may differ from the measured one."""
+        """The amount by which the simulated Jain's index may differ from the measured index."""
         return SLICE_JAIN_TOLERANCE if self.slice else JAIN_TOLERANCE
 
     def rate_within(self, client: int) -> bool:

@@ -151,7 +151,7 @@ class Account(ABC):
 
     @abstractmethod
     def lead(self, node: str) -> float:
-        """Return by how much service a node (client or tenant) is ahead of its siblings."""
+        """Return a measure of a node's past service, to be compared with sibling nodes only."""
 
     @abstractmethod
     def balances(self) -> dict[str, float]:

@@ -75,7 +75,7 @@ class CodeTree(PrebleTree):
                 del counts[at]
 
     def count(self, now_s: float, end: PrebleNode, context: int, prompt: int, output: int) -> None:
-        """Add a request to the counts of the request's key node.
+        """Add a request to the counts of its key node (see ``key_portion``).
 
         Args:
             now_s: The current time in seconds.
