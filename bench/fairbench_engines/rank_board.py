@@ -111,7 +111,7 @@ class Reader:
 
     @property
     def charged(self) -> float:
-        """The sum of all charges that this rank has read from the board."""
+        """The sum of all charges read so far from the other rank's board."""
         return float(self._seen["charged"].sum()) if self._seen else 0.0
 
     def has_news(self) -> bool:

@@ -1,6 +1,6 @@
 """The Python functions for ``fairbench diagnose``, ``score`` and ``plan``.
 
-An installed package answers the questions (``LogTools``).
+A separate package implements the functions (``LogTools``).
 """
 
 from __future__ import annotations

@@ -343,7 +343,7 @@ class Claims(Generic[N]):
         )
 
     def keep_within_limit(self, client: str, tokens: int) -> None:
-        """End claims of a client until ``tokens`` more tokens fit into the client's limit."""
+        """Release cached tokens of a client until ``tokens`` more tokens fit into its limit."""
         limit = None if client == self._others else self.policy.limit(client)
         if limit is None:
             return

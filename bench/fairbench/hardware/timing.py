@@ -214,9 +214,9 @@ class TimingProfile:
     T is the number of new tokens and decode sequences, and K is the sum of the decode context
     lengths. A mixture-of-experts model reads the weights of all experts that at least one token
     chooses, so its term c_w + c_e*(1 - q_e^T) replaces c_w, where q_e is the fraction of experts
-    that a token does not use. An iteration that prefills takes at least the time in which the host
-    launches its kernels, c_l + c_lp*n_prefill. In SGLang's decode steps, few thread blocks read the
-    longest context, so attention takes at least c_tail per token of this context (``tail_ps``).
+    that a token does not use. An iteration with prefill takes at least c_l + c_lp*n_prefill, the
+    time in which the host launches its kernels. In SGLang's decode steps, few thread blocks read
+    the longest context, so attention takes at least c_tail per token of this context (``tail_ps``).
     Coefficients that a profile lacks (c_pf, c_e, c_l, c_lp, c_tail) are 0.
     """
 

@@ -232,9 +232,9 @@ def cumulative(
 ) -> Floats:
     """Return the service of each client before each time, shape (clients, times).
 
-    At one instant, steps end before iterations start. With ``with_ends``, the service before a time
-    includes steps that end at exactly that time. With ``with_starts``, the service before a time
-    includes the tokens of iterations that start at exactly that time.
+    At equal times, ends of steps are counted before starts of iterations. With ``with_ends``, the
+    service before a time includes steps that end at exactly that time. With ``with_starts``, the
+    service before a time includes the tokens of iterations that start at exactly that time.
     """
     width = len(times) + 1  # one column per time, and one for bookings after the last time
     cells = np.zeros(clients * width)

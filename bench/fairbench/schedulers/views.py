@@ -99,7 +99,7 @@ class WaitingView(Protocol):
 
     @property
     def running(self) -> RunningView:
-        """The batch that runs at the worker of this queue."""
+        """The batch that runs at the queue's worker."""
 
     def __len__(self) -> int: ...
 

@@ -77,7 +77,7 @@ def weights_of(plans: Iterable[ClientPlan]) -> dict[str, float]:
 
 
 def tenant_paths_of(plans: Iterable[ClientPlan]) -> dict[str, str]:
-    """Return the tenant paths, by client name, of clients whose names lack their tenants."""
+    """Return the tenant paths of the clients whose names do not contain them, by client name."""
     places = named_below({plan.client: plan.owner for plan in plans})
     return {client: place for client, place in places.items() if place != client}
 

@@ -74,7 +74,7 @@ def prepared(
     clock: ClockTime | None,
     name: str,
 ) -> LogReplay:
-    """Write the requests to replay into a folder; return the data that all replays share.
+    """Write the requests to replay to a trace file, and return the data common to all replays.
 
     Args:
         folder: The folder in which the trace file is written.

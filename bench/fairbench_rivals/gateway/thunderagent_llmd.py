@@ -35,8 +35,7 @@ class LedgerSession(PlacedSession):
     def count_tokens(self) -> None:
         """Set ``tokens`` to the maximum of ``committed``, the first queued turn and all sent turns.
 
-        Turns are measured in tokens. Only the first queued turn counts, because the gate decides
-        about the first turn.
+        Later queued turns do not count, because the gate decides only about the first queued turn.
         """
         queued = next((one.input_tokens for one in self.waiting), 0)
         sent = (

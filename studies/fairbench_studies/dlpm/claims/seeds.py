@@ -1,4 +1,4 @@
-"""Functions that judge claims about metrics over time, which must hold in every seed."""
+"""Functions that judge claims about metrics over time; a claim must hold in every seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prefix tree of Preble's code: the GPUs, unfinished requests and request counts of nodes."""
+"""The prefix tree of Preble's code, with GPUs, unfinished requests and request counts per node."""
 
 from __future__ import annotations
 

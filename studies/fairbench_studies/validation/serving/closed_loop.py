@@ -82,7 +82,7 @@ class EventLoop:
         self._ends_ps: list[int] = [0]
 
     def answer(self, number: int) -> None:
-        """Receive an answer at the load generator."""
+        """Record an answer that arrives at the load generator."""
         self._unread.append(number)
         if self._ends_ps[-1] <= self._clock.now_ps:
             self._count()
