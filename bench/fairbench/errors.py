@@ -32,8 +32,7 @@ class FairbenchError(Exception):
 class UsageError(FairbenchError):
     """An error for a wrong name, value or combination that the user gave, in one line.
 
-    ``keys`` names the wrong settings of an experiment, and is empty if the wrong settings are
-    unknown.
+    ``keys`` names the wrong settings of an experiment; an empty set means "unknown".
     """
 
     keys: frozenset[str] = frozenset()

@@ -100,7 +100,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class SearchStore:
-    """The directory with the files of a search for attacks; ``create`` makes the directory."""
+    """The directory with the files of a search for attacks."""
 
     path: Path
 

@@ -1,7 +1,4 @@
-"""The Python functions for ``fairbench diagnose``, ``score`` and ``plan``.
-
-A separate package implements the functions (``LogTools``).
-"""
+"""The Python functions for ``fairbench diagnose``, ``score`` and ``plan``."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def params_by_part() -> params.PartParams:
 def resolve_settings(
     workload: WorkloadSpec, scenario: str, used: Iterable[str], given: Mapping[str, Any]
 ) -> tuple[WorkloadSpec, dict[str, Any]]:
-    """Return the workload with its parameters, and all settings of the components ``used``.
+    """Return the workload with its parameters, and all settings of the components in ``used``.
 
     Values in ``given`` override values of the workload, which override the defaults of ``Params``
     classes. All values in ``given`` are checked, even for schedulers that the experiment does not

@@ -116,7 +116,7 @@ class Residency:
             self._add(client, len(holders), -tokens, by, pinned=False)
 
     def pin(self, holders: Mapping[str, None], tokens: int) -> None:
-        """Add ``tokens`` (may be negative) to the tokens of ``holders`` in use by requests."""
+        """Record that requests use ``tokens`` more tokens of ``holders`` (fewer if negative)."""
         for client in holders:
             self._unpinned[client][len(holders)] -= tokens
 

@@ -434,7 +434,7 @@ class MemoryLog(IntegerTable):
 
 
 class WorkerMemoryLog:
-    """A writer of the rows of one replica to the memory log."""
+    """A writer of one replica's rows in the memory log."""
 
     def __init__(self, log: MemoryLog, clock: Clock, worker: int) -> None:
         self._log = log

@@ -430,7 +430,7 @@ class Booking:
         return shares_of(chunks, gpu_ps, self._fresh)
 
     def _fresh(self, sequence: Sequence, cached: int, tokens: int) -> int:
-        """Return how many of the ``tokens`` tokens after ``cached`` are computed a first time."""
+        """Return how many of ``tokens`` tokens after ``cached`` are computed for the first time."""
         if not sequence.retractions:
             return tokens
         end = min(cached + tokens, sequence.request.input_tokens)

@@ -94,7 +94,7 @@ class Timeline(NamedTuple):
         return min(self.cells, max(1, round(length_s / cell_s)))
 
     def window_shares(self, cells: int) -> tuple[Floats, Floats, Flags]:
-        """Return each client's service and entitlement in each window, and whether it was delayed.
+        """Return service and entitlement by client and window, and whether the client was delayed.
 
         Each window has ``cells`` cells. Arrays have the shape (n_clients, n_windows). A client's
         demand in a window is its service in the window plus the tokens due but not received at the

@@ -153,7 +153,7 @@ class SavedColumns(NamedTuple):
 
 
 class FiledColumns(Mapping[str, Any]):
-    """The columns of a service log, by name; each column is read when it is used."""
+    """The columns of a service log, by name; a column is read from its file when it is used."""
 
     def __init__(self, log: FiledService, saved: Callable[[Table], dict[str, Any]]) -> None:
         self._log, self._saved = log, saved

@@ -204,7 +204,7 @@ class Difference:
 
     @property
     def exact(self) -> bool:
-        """Return whether the difference is nonzero and equal in all seeds, up to rounding."""
+        """Return whether two schedulers differ by an equal, nonzero value in all seeds."""
         if not self.mean or self.deviation is None:
             return False
         return self.deviation <= ROUNDING * abs(self.mean)

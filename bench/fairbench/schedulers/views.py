@@ -1,8 +1,7 @@
 """The views that a host gives schedulers: the waiting queue, the running batch, and loads.
 
-The classes ``ListView`` and ``QueueView`` are simple but slow. Plugins in real servers use
-``ListView``, which sorts the server's own list like SGLang's ``calc_priority``. Tests compare the
-simulator's faster queue with ``ListView``.
+Plugins in real servers use ``ListView``, which sorts the server's own list like SGLang's
+``calc_priority``. Tests compare the simulator's faster queue with ``ListView``.
 """
 
 from __future__ import annotations

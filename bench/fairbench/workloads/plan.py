@@ -77,7 +77,7 @@ def weights_of(plans: Iterable[ClientPlan]) -> dict[str, float]:
 
 
 def tenant_paths_of(plans: Iterable[ClientPlan]) -> dict[str, str]:
-    """Return the tenant paths of the clients whose names do not contain them, by client name."""
+    """Return the tenant path of each client whose name does not contain the path, by name."""
     places = named_below({plan.client: plan.owner for plan in plans})
     return {client: place for client, place in places.items() if place != client}
 

@@ -296,7 +296,7 @@ def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 
 
 def _cheaper(rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the indices of choices (rows) that are cheaper than the planned one at equal load.
+    """Return the indices of rows (choices) cheaper than the planned choice at the same load.
 
     Without prices, rows with the same GPU and model are compared by their numbers of GPUs. If no
     cluster size suffices for the planned choice, every choice with a sufficient cluster size counts

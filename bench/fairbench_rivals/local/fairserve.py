@@ -37,9 +37,8 @@ class FairServe(LeastCounter):
 
     [FairServe] divides weighted tokens by the expected need of the application, so that no client
     is served less because its application has long answers. FairServe refuses requests only under
-    overload. A request that begins an interaction (a series of dependent calls) is refused if its
-    user or application exceeds a limit of requests per minute. Later calls of the interaction are
-    never refused.
+    overload. The first request of an interaction is refused if its user or application exceeds a
+    limit of requests per minute; later calls of the interaction are never refused.
 
     The FairServe paper leaves some terms open; fairbench defines them as follows. An interaction is
     a program, and its first call has depth 0. ``applications`` maps clients to applications; any

@@ -86,9 +86,10 @@ class Estimator:
     """An estimator of a new request's latency at each worker.
 
     - The time to the first token is the prefill time of the new request and of all requests that
-      are served before it. If a worker is saturated or requests wait in the gateway's queue, each
-      of these requests first waits until a running request ends. If r requests run, M is the mean
-      output and a decode step takes d seconds, a request ends every M d / r seconds.
+      are served before it. If the worker is saturated or requests wait in the gateway's queue, the
+      new request and each request before it first wait until a running request ends. If r requests
+      run, M is the mean output and a decode step takes d seconds, a request ends every M d / r
+      seconds.
     - After the first token, each further token takes a decode step. The expected output is the mean
       of the client's finished requests, but at most ``max_new_tokens``. Without finished requests
       of the client, the mean of all clients' outputs is expected, or 1 token.

@@ -67,9 +67,9 @@ def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
 class EventLoop:
     """The thread of a load generator that counts the tokens of each answered prompt.
 
-    Answers that arrive during a count are read together after the count. When the thread has
-    counted the tokens of all their prompts, it calls ``go_on`` for each answer. ``read_ps`` holds
-    the time (ps) at which the answer of each request was read.
+    Answers that arrive while the thread counts tokens are read together after the count. After
+    counting the prompt tokens of these answers, the thread calls ``go_on`` for each answer.
+    ``read_ps`` holds the time (ps) at which the answer of each request was read.
     """
 
     def __init__(self, clock: Clock, tokens: Sequence[int], go_on: Callable[[], None]) -> None:
