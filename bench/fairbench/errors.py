@@ -32,7 +32,7 @@ class FairbenchError(Exception):
 class UsageError(FairbenchError):
     """An error for a wrong name, value or combination of settings, with a message of one line.
 
-    ``keys`` names the wrong settings of an experiment, or is empty if they are unknown.
+    ``keys`` names the wrong settings of an experiment; an empty set means "unknown".
     """
 
     keys: frozenset[str] = frozenset()

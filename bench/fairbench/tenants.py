@@ -60,7 +60,7 @@ def child_of(tenant: str, client: str) -> str | None:
 
 @lru_cache(maxsize=REMEMBERED)
 def parent_of(node: str) -> str:
-    """Return the tenant that is directly above a node."""
+    """Return the parent tenant of a node (a client or tenant)."""
     return node[: node.rfind(SEPARATOR, 0, -1) + 1]
 
 

@@ -79,7 +79,7 @@ class Behaviour:
     keep_alive: Annotated[int, Field(ge=0, le=1000)] = 0
 
     def plain(self) -> Behaviour:
-        """Return the behaviour, with choices that have no effect set to their honest value."""
+        """Return the behaviour, with fields that have no effect reset to honest values."""
         turns = self.in_turn and self.identities > 1
         paced = turns or self.on_share < 1
         return replace(

@@ -29,8 +29,9 @@ class Seen(NamedTuple):
 
     Service is summed from the start of the run to the end of arrivals.
 
-    - ``attacker`` is the attacker's service without padding, divided by a program's mean service.
-    - ``victims`` is the mean, over victims, of the received fraction of due service.
+    - ``attacker`` is the attacker's service without padding, divided by the mean service of a
+      program.
+    - ``victims`` is the fraction of its due service that a victim received, as a mean over victims.
     - ``finished`` is the number of the victims' finished programs.
     - ``p95_s`` is the mean of the victims' P95 latencies in seconds, for programs that arrived
       after the warm-up. ``p95_s`` is None if the P95 latency is unknown or infinite. If ``more`` is

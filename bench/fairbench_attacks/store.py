@@ -100,13 +100,13 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class SearchStore:
-    """The directory of a search's files, which ``create`` makes."""
+    """The directory with the files of a search for attacks."""
 
     path: Path
 
     @classmethod
     def create(cls, parent: Path, spec: ExperimentSpec, plan: SearchPlan) -> SearchStore:
-        """Create in ``parent`` a directory for a new search.
+        """Create a directory in ``parent`` for a new search for attacks.
 
         Raises UsageError if the directory cannot be created.
         """
@@ -214,7 +214,7 @@ def named_workload(name: str) -> WorkloadSpec:
 
 
 def known_workload(name: str) -> WorkloadSpec:
-    """Return a workload for a known attack; all clients run programs of the workload ``judge``.
+    """Return a workload with a known attack, in which all clients run programs of ``judge``.
 
     Three victims are attacked, and the attacker sends four times a victim's load.
     """

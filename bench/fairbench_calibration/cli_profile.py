@@ -308,9 +308,9 @@ def calibrate(
 ) -> None:
     """Calibrate a derived profile with the output of one benchmark.
 
-    The benchmark's times per token determine three costs: memory reads, the time that each sequence
-    adds to a step, and the launch of a step. The profile's `grade` lists the calibrated costs. All
-    costs that are not calibrated come from `profile MODEL --gpu GPU`.
+    The measured times per output token determine three costs: memory reads, the time that each
+    sequence adds to a step, and the launch of a step. The profile's `grade` lists the calibrated
+    costs. The benchmark changes no other coefficient of `profile MODEL --gpu GPU`.
     """
     check_output(output)
     card = _gpu_of(gpu, gpu_spec, interconnect)

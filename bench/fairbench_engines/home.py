@@ -90,7 +90,7 @@ class EngineView(WaitingView, Protocol):
 
 
 class EngineHome(ABC):
-    """The object in an engine that owns a scheduler of fairbench.
+    """The object inside a real engine that holds and calls a scheduler of fairbench.
 
     ``name_of`` returns the key under which a request of the engine is recorded.
     """
@@ -175,9 +175,9 @@ class EngineHome(ABC):
         self.scheduler.on_finish(request)
 
     def _select(self, now_s: float) -> Selection | None:
-        """Begin a pass over the waiting requests, or only over those that memory shares allow.
+        """Begin an admission pass over the waiting requests that memory shares (if any) allow.
 
-        The method returns None if memory shares allow no request.
+        Return None if memory shares allow no waiting request.
         """
         view: WaitingView = self.view
         if self._shares is not None:

@@ -1,7 +1,7 @@
 """Stored results of looking up the prompts of waiting requests in an engine's prefix cache.
 
-A prompt is looked up again only if the prefix cache has changed where the prompt's cached prefix
-ends, so sorting a queue by cached tokens takes little time.
+Stored results make it fast to sort a queue by cached tokens. A prompt is looked up again only if
+the prefix cache has changed at the end of the prompt's cached prefix.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Match(NamedTuple):
     """The result of looking up a prompt in an engine's prefix cache.
 
     ``depth`` is the number of cached tokens. ``at`` identifies the position in the tree where the
-    cached prefix ends. ``awaited`` identifies the next part of the prompt, which is not cached yet,
-    and is None if the whole prompt is cached.
+    cached prefix ends. ``awaited`` identifies the part of the prompt after the cached prefix, or is
+    None if the whole prompt is cached.
     """
 
     depth: int

@@ -30,7 +30,7 @@ class Mirror(Protocol):
 
 
 class MirroredEviction(Protocol):
-    """The eviction policy of an engine; emptying the engine's cache replaces ``mirror``."""
+    """The eviction policy of an engine; ``mirror`` is replaced when the engine clears its cache."""
 
     @property
     def mirror(self) -> Mirror: ...

@@ -3,11 +3,10 @@
 Each data-parallel rank has its own queue and scheduler. Ranks exchange totals of their charges
 (``Totals``), and no rank waits for another rank.
 
-With R ranks, the service of two clients that wait at all ranks differs by at most 2(R U + Q + S),
-where U bounds the cost of a client's running requests at a rank, Q is the quantum (0 for VTC), and
-S is the largest sum of a client's charges that other ranks have not yet sent to a rank. With
-separate credits at R ranks, the bound of [DLPM] Theorem 5.1 is 2 R (U + Q). Two rules replace R Q
-by Q + S:
+With R ranks, the service of two clients that wait at all ranks differs by at most 2(R U + Q + S).
+In this bound, U limits the cost of a client's running requests at a rank, and Q is the quantum (0
+for VTC). S is the largest sum of a client's charges that other ranks have not yet sent to a rank.
+[DLPM] Theorem 5.1 has the bound 2 R (U + Q) for separate credits. Two rules replace R Q by Q + S:
 
 - Each rank serves the waiting client with the lowest counter, or a waiting client with positive
   credit, according to the charges that the rank has received. The charges that the rank has not yet

@@ -45,7 +45,7 @@ def _columns(path: Path, mode: Literal["r", "w+"]) -> dict[str, Any]:
 
 
 class RankBoard:
-    """The board of this rank, on which each client has a fixed slot."""
+    """The board that this data-parallel rank writes; each client has a fixed slot."""
 
     def __init__(self, path: Path) -> None:
         made = path.with_suffix(".new")
@@ -111,7 +111,7 @@ class Reader:
 
     @property
     def charged(self) -> float:
-        """The sum of all charges that this rank has read from the board."""
+        """The sum of all charges read so far from the other rank's board."""
         return float(self._seen["charged"].sum()) if self._seen else 0.0
 
     def has_news(self) -> bool:

@@ -216,8 +216,8 @@ def _scaled(
 ) -> tuple[list[Value], list[Value]]:
     """Return each seed's limit and current value, which the statistical test compares.
 
-    If the loss in ``clause`` is a fraction, a seed's limit and current value are divided by the
-    seed's baseline value. Seeds with equal relative changes then have equal current values.
+    If ``clause`` allows a relative loss, a seed's limit and current value are divided by the seed's
+    baseline value. Seeds with equal relative changes then have equal current values.
     """
     units = [abs(float(value.exact)) for value in before]
     if not clause.relative or 0.0 in units:

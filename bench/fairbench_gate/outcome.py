@@ -162,10 +162,7 @@ class Outcome:
         return sum(row.verdict == verdict for row in self.rows)
 
     def with_errors(self, errors: Mapping[str, str]) -> Outcome:
-        """Return the outcome with one more row for each failed run.
-
-        ``errors`` maps experiments to error messages.
-        """
+        """Return the outcome with one more row for each failed run (and its error message)."""
         rows = [ClauseRow(name, RUN, Verdict.ERROR, reason=text) for name, text in errors.items()]
         return replace(self, points=self.points + len(errors), rows=(*rows, *self.rows))
 

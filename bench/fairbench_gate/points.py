@@ -62,9 +62,9 @@ def read_pairs(
     a pair if they are equal, apart from changed defaults and from the keys in ``allowed``, such
     as ``dp`` or ``vtc.charge``. ``left_out`` names baseline directories to ignore.
 
-    Raises UsageError for an unknown key. Raises DataError for a directory without runs, for an
-    unreadable or incomplete run, and for a run without a counterpart. The message about such a run
-    names the most similar run and their differences.
+    Raises UsageError for an unknown key. Raises DataError for a directory without runs, an
+    unreadable or incomplete run, and a run without a counterpart in the other directory. The
+    message about such a run names the most similar run and their differences.
     """
     before, after = _gate_points(baseline, left_out), _gate_points(current)
     points = [*before.values(), *after.values()]

@@ -39,7 +39,7 @@ MODULE = "fairbench_load.far_drivers"
 class Telling:
     """A pipe that sends a driver's messages and records to the controlling process.
 
-    The driver's new records are sent before each message, a few times a second.
+    The driver sends a message a few times a second, and its new records before each message.
     """
 
     def __init__(self, pipe: Connection, folder: Path) -> None:

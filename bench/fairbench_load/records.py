@@ -3,9 +3,9 @@
 Times are in seconds since the start of the run. Records contain the names of clients and states;
 tables contain numbers instead of the names.
 
-If a run has several drivers, each driver has a folder for its records and its clock comparison.
-A record is written as soon as a request or program ends, so ``fairbench recover`` can use the
-records of a run that crashed.
+If a run has several drivers, each driver has a folder for its records and its clock offset. A
+record is written as soon as a request or program ends, so ``fairbench recover`` can use the records
+of a run that crashed.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class RequestRecord(msgspec.Struct, frozen=True):
 
     - ``arrival_s`` is the time at which the request was due, plus the ``held_s`` seconds for which
       the driver had no free slot.
-    - ``submit_s`` is the time at which the driver sent the request ("sent_s" in the file); None
-      means that the request was never sent.
+    - ``submit_s`` is the time at which the driver sent the request ("sent_s" in the records file);
+      None means that the request was never sent.
     - ``admitted_s`` is the time of admission; None means that the server does not report how long
       a request was queued.
     - ``cached_tokens`` is the number of cached prompt tokens that the server reported.

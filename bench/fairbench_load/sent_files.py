@@ -39,7 +39,7 @@ class SentFiles:
 
     @classmethod
     def packed(cls, tasks: Iterable[Task]) -> SentFiles:
-        """Pack all files that the tasks will read.
+        """Pack all files that the tasks read, so that the files can be sent to other machines.
 
         Raises UsageError if a file cannot be sent to other machines.
         """

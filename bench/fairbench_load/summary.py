@@ -87,7 +87,7 @@ def error_counts(requests: Iterable[RequestRecord]) -> dict[str, int]:
 
 
 def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
-    """Return the server's message in the first error of each kind."""
+    """Return the server's first message for each kind of error."""
     messages: dict[str, str] = {}
     for request in requests:
         if request.error is not None:

@@ -115,7 +115,7 @@ def _score_of_interval(
 
 
 Sample = Sequence[Value]
-"""A row's values of a metric, one per seed; all rows have the seeds in the same order."""
+"""A scheduler's values of a metric, one per seed; all schedulers list the seeds in equal order."""
 
 
 class Ranks(NamedTuple):

@@ -160,7 +160,7 @@ def column_title(board: Board, metric: BoardMetric) -> str:
 def mark_of(one: Score, row: BoardRow, board: Board) -> str:
     """Return the mark of a scheduler's difference from the baseline, "=" if not significant.
 
-    The baseline's own mark is a space.
+    The mark of the baseline itself is a space.
     """
     return " " if row.name == board.baseline else MARKS.get(one.against, NOISE)
 

@@ -185,7 +185,7 @@ def save(figure: Figure, paths: Sequence[Path]) -> None:
 def save_in(figure: Figure, output: Path, name: str, formats: Sequence[str]) -> list[Path]:
     """Write the figure as ``NAME.FORMAT`` in each format, and return the files.
 
-    Raises UsageError in the same cases as ``save``.
+    Raises UsageError if the labels leave no room for the axes, or if a file cannot be written.
     """
     paths = [output / f"{name}.{suffix}" for suffix in formats]
     with writing(output, "output_dir"):

@@ -81,9 +81,9 @@ class Membership:
     async def add(self, address: WorkerAddress, patience_s: float) -> int:
         """Add a worker, and return its number after at most ``patience_s`` seconds.
 
-        The worker gets requests once it is healthy. Raises Problem (HTTP status 409) if the worker
-        is already known or is this router itself, or if the routing policy does not support more
-        workers.
+        A new worker gets requests once it has passed a health check. Raises Problem (HTTP status
+        409) if the worker is already known or is this router itself, or if the routing policy does
+        not support more workers.
         """
         self._check_changeable()
         if await self.health.is_this_router(address, patience_s):

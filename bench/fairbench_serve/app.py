@@ -60,7 +60,7 @@ FIRST_CHECK_S = 2.0  # longest time in seconds for the first health check, befor
 
 
 class RouterService(NamedTuple):
-    """The parts of a running router that its HTTP application uses."""
+    """The components of a running router that its HTTP endpoints use."""
 
     proxy: Proxy
     dispatcher: Dispatcher

@@ -150,8 +150,9 @@ class Quotas:
     its prompt and reserved output from the bucket. When the request ends, its true cost replaces
     the reservation.
 
-    In any period, a client can exceed its quota rate by one minute's quota, plus the costs of
-    requests above their reservations.
+    In any period, a client can exceed its rate by at most one minute's quota. If a request costs
+    more than its reservation, the bucket's level may fall below 0 until refills pay for the excess.
+    ``now_s`` returns the time in seconds.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:

@@ -47,9 +47,10 @@ MOVING = (
 class Health:
     """Health checks that make workers unavailable, and available again.
 
-    ``on_return(worker)`` is called before a worker becomes available again. A stalled worker must
-    first produce a token for the router's test request. A worker whose process reports a failure
-    needs no test request, because only a new process can pass the next health check.
+    ``on_return(worker)`` is called before a worker becomes available again. Before a stalled worker
+    becomes available again, it must produce a token for the router's test request. A worker whose
+    process reports a failure needs no test request, because only a new process can pass the next
+    health check.
     """
 
     workers: Sequence[WorkerAddress]

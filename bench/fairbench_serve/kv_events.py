@@ -216,9 +216,9 @@ class Subscriber:
     """A reader that applies a worker's KV events to its ``BlockIndex``, in order and without gaps.
 
     A worker numbers its messages, and the reader requests missing messages from the worker's replay
-    socket. The index is cleared if the worker no longer stores the missing messages, or if the
-    message numbers start again after a restart. ``gaps`` counts gaps in the message numbers, and
-    ``losses`` counts how often a gap or an error cleared the index.
+    socket. The reader clears the index if the worker no longer stores the missing messages, or if
+    message numbers start again after the worker restarts. ``gaps`` counts gaps in the message
+    numbers, and ``losses`` counts how often a gap or an error cleared the index.
 
     A message that cannot be decoded clears the index and increases ``unreadable``. After
     ``MAX_UNREADABLE`` consecutive unreadable messages, the worker's events are ignored until the

@@ -250,7 +250,7 @@ def named_workers(
 
     ``keys`` holds the API keys of workers. ``settings`` may contain parameters of the router and of
     the components in ``parts``. Raises UsageError for an invalid name or address, a repeated
-    worker, a key of an unknown worker, or a setting of a part that is not used.
+    worker, an API key of an unknown worker, or a setting of an unused component.
     """
     name = router or split_pair(scheduler)[0]
     _check_settings(settings, *dict.fromkeys((params_owner(name), *parts)))

@@ -245,7 +245,7 @@ class WorkerPage(NamedTuple):
 
 
 def models_in(listed: bytes, name: str | None) -> web.Response:
-    """Return a worker's list of models or the named model, or an error (HTTP status 404, 502)."""
+    """Return a worker's model list or one named model, or an error with HTTP status 404 or 502."""
     try:
         models = msgspec.json.decode(listed, type=_Listed).data
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -33,7 +33,7 @@ from fairbench_serve.spans import RequestTrace
 async def wait_until_sent(
     dispatcher: Dispatcher, request: Request, wish: Wish = ANYWHERE
 ) -> RequestInFlight:
-    """Wait until the request is sent to a worker, and return its state at the worker.
+    """Wait until the request is sent to a worker, and return the request in flight.
 
     If the task is cancelled, the queued request is withdrawn. Raises Problem if the dispatcher
     refuses the request, and WorkerFailed if the worker becomes unavailable just when the request is

@@ -197,8 +197,8 @@ class WorkerInfo(NamedTuple):
 
     A value is None if no worker reports it.
 
-    - ``pool_tokens`` and ``most_pool_tokens`` are the smallest and the largest KV memory of a
-      worker.
+    - ``pool_tokens`` and ``most_pool_tokens`` are the KV pool sizes (in tokens) of the workers with
+      the smallest and the largest pool.
     - ``page_tokens`` is the largest cache page of a worker in tokens (SGLang's ``page_size``).
     - ``vocab_size`` is the smallest vocabulary of the workers.
     - ``locals`` holds each worker's local schedulers, without an engine's own default scheduler.

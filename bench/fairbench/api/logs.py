@@ -1,7 +1,4 @@
-"""The Python functions for ``fairbench diagnose``, ``score`` and ``plan``.
-
-An installed package answers the questions (``LogTools``).
-"""
+"""The Python functions for ``fairbench diagnose``, ``score`` and ``plan``."""
 
 from __future__ import annotations
 

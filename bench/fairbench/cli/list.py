@@ -123,7 +123,7 @@ def _evictions() -> Iterator[str]:
 
 
 def _part_lines(names: Iterable[str], find: Callable[[str], Any]) -> Iterator[str]:
-    """Yield lines about each named part, or the reason why the part is unavailable."""
+    """Yield the help lines of each named component, or the reason why it is unavailable."""
     for name in names:
         try:
             found = find(name)

@@ -80,7 +80,7 @@ class Preset(_Table):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The preset's values for settings ``NAME.PARAM``."""
+        """The preset's values for settings of components, with keys such as ``vtc.charge``."""
         return {key: value for key, value in self.values.items() if "." in key}
 
     @property

@@ -51,10 +51,10 @@ OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")
 def with_given(file: Mapping[str, Any], chosen: Collection[str] | None = None) -> Mapping[str, Any]:
     """Return an experiment file's content with a table ``given`` of values that the user chose.
 
-    If the file lacks ``given``, the function infers the values that the user chose. ``chosen``
-    lists the keys of the values that the user chose, if an older fairbench version stored these
-    keys in the manifest. Without ``chosen``, the values of a stored file that differ from defaults
-    count as chosen. All values of a file that the user wrote count as chosen.
+    If an experiment file has no table ``given``, the function infers the values that the user
+    chose. ``chosen`` lists the keys of the chosen values if an older version stored these keys in
+    the manifest. Without ``chosen``, the values of a stored file that differ from defaults count as
+    chosen. All values of a file that the user wrote count as chosen.
     """
     if _has_given(file) and not is_edited(file):
         return file

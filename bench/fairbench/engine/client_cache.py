@@ -97,9 +97,9 @@ class Residency:
             self._add(holder, len(everyone), tokens, pinned=True)
 
     def share(self, holders: Iterable[str], client: str, tokens: int, *, pinned: bool) -> None:
-        """Add ``client`` to the clients that claim cached tokens.
+        """Record that ``client`` has used cached tokens, like the clients in ``holders``.
 
-        ``pinned`` says whether running requests use these cached tokens.
+        ``pinned`` says whether running requests use the tokens.
         """
         everyone = [*holders, client]
         self._move(everyone[:-1], len(everyone) - 1, len(everyone), tokens, pinned=pinned)
@@ -117,7 +117,7 @@ class Residency:
             self._add(client, len(holders), -tokens, by, pinned=False)
 
     def pin(self, holders: Mapping[str, None], tokens: int) -> None:
-        """Add ``tokens`` (may be negative) to the tokens of ``holders`` in use by requests."""
+        """Record that requests use ``tokens`` more tokens of ``holders`` (fewer if negative)."""
         for client in holders:
             self._unpinned[client][len(holders)] -= tokens
 
@@ -325,12 +325,12 @@ class Claims(Generic[N]):
         return tokens
 
     def check_pins(self, wanted: Mapping[str, int]) -> None:
-        """Check the assumption of the theorem on memory shares before an eviction.
+        """Check, before an eviction, that each client's needed tokens fit into its memory share.
 
         The theorem on memory shares, proved in docs/appendix/theory.md, says that no client at or
-        below its share loses a token to another client. This theorem assumes P_i + n_i <= S_i for
-        every client i: the tokens P_i in use and the requested tokens n_i (``wanted``) fit into the
-        client's share S_i.
+        below its share loses a token to another client. The theorem assumes for every client i that
+        the tokens P_i in use plus the requested tokens n_i (``wanted``) fit into the client's share
+        S_i: P_i + n_i <= S_i.
         """
         if self.by_client is None:
             return
@@ -343,7 +343,7 @@ class Claims(Generic[N]):
         )
 
     def keep_within_limit(self, client: str, tokens: int) -> None:
-        """End the client's claims until its limit leaves room for ``tokens`` more tokens."""
+        """Release cached tokens of a client until ``tokens`` more tokens fit into its limit."""
         limit = None if client == self._others else self.policy.limit(client)
         if limit is None:
             return

@@ -73,7 +73,7 @@ class Replica(Protocol):
         """
 
     def submit(self, sequence: Sequence) -> None:
-        """Add an arriving request."""
+        """Add an arriving request to this worker."""
 
     def sync(self) -> None:
         """Record all decode steps that have ended."""
@@ -150,7 +150,7 @@ class EngineCode(Protocol):
         """Return the version, digest and changed files of the engine in a Python installation."""
 
     def worker(self, parts: WorkerParts) -> Replica:
-        """Return a replica with an empty cache."""
+        """Return a new replica of the engine, with an empty KV cache."""
 
     def close(self) -> None:
         """End the process that runs the engine's code."""

@@ -317,9 +317,8 @@ class KVCache(PrefixTree[KVNode]):
     ) -> tuple[KVNode, int]:
         """Store a prompt's tokens after ``node`` up to depth ``depth``.
 
-        Before the call, the part of the prompt after ``node`` is stored in private tokens of the
-        caller. Private tokens become tokens of the tree unless the tree already contains the same
-        tokens.
+        The caller has private tokens for the part of the prompt after ``node``. Private tokens are
+        moved into the tree unless the tree already contains equal tokens.
 
         Args:
             node: Node at which the known prefix of the prompt ends.

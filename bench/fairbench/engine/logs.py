@@ -434,7 +434,7 @@ class MemoryLog(IntegerTable):
 
 
 class WorkerMemoryLog:
-    """A writer of the memory log's rows about one replica."""
+    """A writer of one replica's rows in the memory log."""
 
     def __init__(self, log: MemoryLog, clock: Clock, worker: int) -> None:
         self._log = log

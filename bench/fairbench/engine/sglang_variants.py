@@ -22,7 +22,7 @@ from fairbench.schedulers.views import CLIP_MAX_NEW_TOKENS
 class OlderSGLangReplica(SGLangReplica):
     """A replica of SGLang before 0.5.23, whose finished requests leave at the next decode step.
 
-    Until the next decode step, finished requests take slots and reserve tokens, and
+    Until the next decode step, finished requests keep their slots and their reserved tokens, and
     ``batch_is_full`` stays set. A request that finishes with its first token leaves immediately.
     """
 

@@ -51,7 +51,7 @@ def next_block(prompt: Prompt, place: Place, tokens: int) -> Key:
 
 
 def advance(prompt: Prompt, place: Place, tokens: int) -> Place:
-    """Move the position ``place`` in a prompt forward by ``tokens`` tokens, and return it."""
+    """Return the position in a prompt that is ``tokens`` tokens after the position ``place``."""
     index, upto = place
     upto += tokens
     while index < len(prompt) and upto >= (length := prompt[index][1]):

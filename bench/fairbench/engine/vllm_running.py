@@ -196,7 +196,7 @@ class BlockPhases:
     def at_blocks(self, step: int) -> Iterator[tuple[Sequence, bool, bool]]:
         """Yield the sequences that begin or fill a block in a step, in running order.
 
-        Each item consists of a sequence and two flags: it begins a block, and it fills a block.
+        Each item is (sequence, whether it begins a block, whether it fills a block).
         """
         begin, fill = (self._groups[one % self._size] for one in (step, step + 1))
         either = begin | fill
@@ -430,7 +430,7 @@ class Booking:
         return shares_of(chunks, gpu_ps, self._fresh)
 
     def _fresh(self, sequence: Sequence, cached: int, tokens: int) -> int:
-        """Return how many of the ``tokens`` tokens after ``cached`` were never computed before."""
+        """Return how many of ``tokens`` tokens after ``cached`` are computed for the first time."""
         if not sequence.retractions:
             return tokens
         end = min(cached + tokens, sequence.request.input_tokens)

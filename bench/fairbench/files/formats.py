@@ -78,7 +78,7 @@ def _whole_objects(first: TextLine, rest: Iterator[TextLine], shown: str) -> lis
     """Return the JSON objects of a file in which an object spans several lines.
 
     Several objects are accepted only if each object ends on a line that contains only a closing
-    brace. The function returns [] if the file contains anything other than objects.
+    brace. If the file contains anything other than JSON objects, the result is [].
     """
     if not first.data.lstrip().startswith(b"{"):
         return []

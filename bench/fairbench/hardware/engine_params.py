@@ -184,7 +184,8 @@ class VLLMLimits:
 
     ``pool_tokens`` is the "GPU KV cache size" that vLLM prints; one block of the pool stays unused.
     With ``goes_on_after_self`` (from vLLM 0.33 on), a step continues after a request preempts
-    itself. ``VLLMParams`` describes the settings. Raises ValueError for values that vLLM refuses.
+    itself. ``VLLMParams`` describes the settings. Raises ValueError for settings that vLLM itself
+    refuses.
     """
 
     pool_tokens: int

@@ -1,8 +1,8 @@
 """The duration of a step, and the division of its GPU time among requests.
 
-Each request bears the time that it adds to a step: the computation of its new tokens, attention,
-and reads of its context. All requests of the batch bear equal parts of the step's fixed cost
-(launches, the host, and reads of the weights).
+A request is charged for the time that it adds to a step: the computation of its new tokens,
+attention, and reads of its context. The step's fixed cost (kernel launches, host time and reads of
+the weights) is divided equally among the requests of the batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Chunk = tuple[int, int]
 
 
 class StepTime:
-    """The coefficients of a step's duration, in ms.
+    """A formula for the duration of a step, with coefficients in ms.
 
     ``context_ps`` is the time per token of context in whole picoseconds. The function ``linear_ms``
     returns the time (ms) of the linear layers and of the host for a number of tokens.

@@ -4,7 +4,7 @@ Coefficients per token or request are rounded to integer picoseconds, so that th
 steps is an exact integer sum. The file ``profiles/engine_profiles.json`` gives the source of every
 profile and its error on held-out iterations.
 
-The formula of ``TimingProfile`` charges the same time for every token of decode context. On GPUs of
+In the formula of ``TimingProfile``, every token of decode context adds the same time. On GPUs of
 compute capability 8.x, vLLM uses FlashAttention 2, which takes longer than the formula says in two
 kinds of steps (``flash_api.cpp`` and ``flash_fwd_launch_template.h`` in ``csrc/flash_attn``).
 FlashAttention 3 (H100, H200) takes no longer than the profile's formula says.
@@ -218,9 +218,9 @@ class TimingProfile:
     T is the number of new tokens and decode sequences, and K is the sum of the decode context
     lengths. A mixture-of-experts model reads the weights of all experts that at least one token
     chooses, so its term c_w + c_e*(1 - q_e^T) replaces c_w, where q_e is the fraction of experts
-    that a token does not use. An iteration that prefills takes at least the time in which the host
-    launches its kernels, c_l + c_lp*n_prefill. In SGLang's decode steps, few thread blocks read the
-    longest context, so attention takes at least c_tail per token of this context (``tail_ps``).
+    that a token does not use. An iteration with prefill takes at least c_l + c_lp*n_prefill, the
+    time in which the host launches its kernels. In SGLang's decode steps, few thread blocks read
+    the longest context, so attention takes at least c_tail per token of this context (``tail_ps``).
     Coefficients that a profile lacks (c_pf, c_e, c_l, c_lp, c_tail) are 0.
     """
 

@@ -140,7 +140,7 @@ def _late(requests: Requests, lost_s: Floats) -> Floats:
 
 
 def _predecessors(requests: Requests) -> Ints:
-    """Return, for each call, the row of its predecessor in the program, or -1 if it has none.
+    """Return the row of each call's predecessor in the program, or -1 without a predecessor.
 
     Among the calls whose depth is smaller by 1, the predecessor is the last call to end before the
     given call arrives.

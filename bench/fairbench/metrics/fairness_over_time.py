@@ -95,7 +95,7 @@ class Timeline(NamedTuple):
         return min(self.cells, max(1, round(length_s / cell_s)))
 
     def window_shares(self, cells: int) -> tuple[Floats, Floats, Flags]:
-        """Return each client's service, entitlement and delay (true or false) in each window.
+        """Return service and entitlement by client and window, and whether the client was delayed.
 
         Each window has ``cells`` cells. Arrays have the shape (n_clients, n_windows). A client's
         demand in a window is its service in the window plus the tokens due but not received at the
@@ -230,7 +230,7 @@ def backlogged_shares(line: Timeline) -> Floats:
 
 
 def _increase_over(values: Floats, cells: int) -> Floats:
-    """Return, for each window of ``cells`` cells, by how much each row's values increase."""
+    """Return the increase of each row's values over each window of ``cells`` columns."""
     grown: Floats = values[:, cells:] - values[:, :-cells]
     return grown
 

@@ -30,7 +30,7 @@ class Flood(NamedTuple):
       ``start_s`` and ``end_s``.
     - ``share`` is the client's share of all demand during the flood, in weighted tokens.
     - ``multiple`` is the client's demand during the flood divided by the mean demand of the other
-      clients. Requests of floods found earlier, which are larger, are left out of the mean.
+      clients. The mean excludes requests of larger floods.
     - ``requests`` is the number of the client's requests in the flood.
     - ``throughout`` is true if the flood lasts nearly as long as the traffic.
     - ``rest`` is the client's share of all demand that does not belong to larger floods.
@@ -121,7 +121,7 @@ def _flood(traffic: Traffic, left: Flags, rows: Ints, others: int) -> Flood:
 
 
 def _without_edges(traffic: Traffic, left: Flags, flood: Flood) -> Flood:
-    """Return the flood without the client's ordinary requests at its beginning and end."""
+    """Return the flood without the ordinary requests at the beginning and end of the flood."""
     rows = np.flatnonzero(left & requests_of(traffic, flood))
     arrival_s, tokens = traffic.arrival_s[rows], traffic.tokens[rows]
     if flood.end_s <= flood.start_s:

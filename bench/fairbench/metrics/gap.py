@@ -138,7 +138,7 @@ def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cel
 
 
 def _edges(log: ServiceRows, backlog: Backlog, cells: int) -> Floats:
-    """Return the bounds of time cells, mostly ends of log rows at which several clients wait."""
+    """Return the bounds of time intervals: mostly ends of log rows while several clients wait."""
     ends = [np.empty(0)]
     for part in log.parts():
         own = Stretches.of_log(part)
@@ -158,7 +158,7 @@ BOOKINGS_AT_ONCE = 2**20
 
 
 class Places(NamedTuple):
-    """Pairs of a client and a cell, both given by index; arrays have one element per pair."""
+    """Pairs of a client and a time interval (cell), both by index; one array element per pair."""
 
     client: Ints
     cell: Ints
@@ -246,7 +246,7 @@ class BookingsByCell:
         return portions(booked, BOOKINGS_AT_ONCE)
 
     def in_places(self, places: Places) -> Bookings:
-        """Return when, and by how much, the service of each client grows in its time cell."""
+        """Return the times and amounts of service growth for each (client, time interval) pair."""
         nothing = np.empty(0, dtype=np.int64)
         found = [Bookings(nothing, np.empty(0), nothing, np.empty(0))]
         for part in self._parts:
@@ -538,9 +538,9 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
 class _Search:
     """A branch-and-bound search for the largest service gap, from likely leaders downward.
 
-    The gap of two clients is at most one client's lead over the mean service plus the other
-    client's lag behind the mean. The gap of two clients never exceeds the leading client's service
-    while both wait.
+    The service gap between two clients is at most one client's lead over the mean service plus the
+    other client's lag behind the mean. The gap never exceeds the service of the leading client
+    during the time in which both clients wait.
     """
 
     def __init__(self, backlog: Backlog, log: ServiceRows, view: View, facts: Facts) -> None:

@@ -1,7 +1,7 @@
 """Goodput (the service of requests that meet their latency targets) and useful service.
 
-Goodput per second counts the requests that finished in the window. Metrics of goodput that are not
-per second count all requests of the programs that arrived in the window, up to the end of the run.
+Goodput per second counts the requests that finished in the measurement window. Other goodput
+metrics count all requests, up to the end of the run, of programs that arrived in the window.
 Unfinished requests count as late. Requests that a program never sent also count as late, because a
 starved client sends fewer requests.
 

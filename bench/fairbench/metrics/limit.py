@@ -123,7 +123,7 @@ def least_makespan(tables: Tables, facts: Facts, work: LeastWork, alone_s: Float
 
 
 class InMemory(NamedTuple):
-    """The highest cache hit rate that a limited memory allows, and the least time at this rate."""
+    """The highest cache hit rate that the KV memory allows, and the least run time at this rate."""
 
     hit_rate: float
     least_s: float
@@ -150,7 +150,7 @@ def with_memory(requests: Requests, facts: Facts, work: LeastWork) -> InMemory:
 
 
 def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> Floats:
-    """Return the least time of each program alone on an idle cluster, in seconds.
+    """Return a lower bound on the duration of each program, run alone on an idle cluster.
 
     The least time assumes that all prompt tokens but the last are cached, and that parallel calls
     do not delay each other. A call is assumed to wait only for the shortest call of its program at
@@ -348,7 +348,7 @@ class WorkFrom(NamedTuple):
 def work_from(
     requests: Requests, facts: Facts, work: LeastWork, start_s: Floats, rows: Ints
 ) -> WorkFrom:
-    """Return the work that cannot begin before each time; times are in descending order.
+    """Return the least GPU time of work that cannot begin before each start time, latest first.
 
     The records charge a shared prefix to the request that finished first, but a different scheduler
     may compute the prefix for any request that contains it. Suppose that a request cannot begin

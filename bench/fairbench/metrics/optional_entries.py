@@ -316,7 +316,7 @@ def _slowdown(percent: int) -> tuple[Metric, Metric]:
 
 
 def _session_share(length_s: float, key: str, when: str, *shown: Shown) -> tuple[Metric, Metric]:
-    """Return the metrics of the lowest fair share that a session got, in the run and by client."""
+    """Return the metrics of the sessions' minimum fair share, for the run and for each client."""
     common = Metric(
         key, f"lowest share of a session {when}", better=MORE, of=CLIENT, form=Form.PERCENT,
         most=1.0, undefined=TOO_FEW_CALLS,

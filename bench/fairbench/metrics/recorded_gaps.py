@@ -111,8 +111,8 @@ def prompts_of(requests: Requests) -> Prompts:
 def recorded_limit_s(gaps: TokenGaps, facts: Facts) -> float:
     """Return the shortest gap between tokens that counts as a stall, in seconds.
 
-    Without a timing profile, a low percentile (``SHORTEST``) of gaps between tokens stands for the
-    time of a lone request's decode step.
+    Without a timing profile, a low percentile (``SHORTEST``) of the gaps between tokens is used as
+    the time of a decode step with one request.
     """
     apart_s = gaps.gap_s[gaps.gap_s > TOGETHER_S]
     step_s = float(np.percentile(apart_s, SHORTEST, method="lower")) if len(apart_s) else 0.0

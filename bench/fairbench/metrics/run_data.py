@@ -266,7 +266,7 @@ class RunData:
 
     @cached_property
     def timeline(self) -> Timeline | None:
-        """Service and waits over time in the window; None if every client got its due service."""
+        """Service and waits in the measurement window; None if every client got its due service."""
         if not (self.clients and self.window.length_s and self.fair_shares.contended):
             return None
         return timeline(self.seen, self.programs, self.log, self.facts, self.window)
@@ -284,12 +284,12 @@ class RunData:
         return {**found, 0.0: backlogged_shares(line)}
 
     def share_in_worst_window(self, length_s: float) -> list[Noted]:
-        """Return each client's lowest fraction of its fair share in any ``length_s`` seconds."""
+        """Return each client's minimum fair share in any window of ``length_s`` seconds."""
         why = self.why_no_window
         return [Noted(share, why) for share in self.worst_shares[length_s].tolist()]
 
     def least_share_in_windows(self, length_s: float) -> Noted:
-        """Return the lowest part of a fair share that any client got in ``length_s`` seconds."""
+        """Return the minimum fair share of any client in any window of ``length_s`` seconds."""
         return Noted(least(self.worst_shares[length_s]), self.why_no_window)
 
     @property

@@ -53,7 +53,7 @@ class Stretches(NamedTuple):
 
     @classmethod
     def of_log(cls, log: Service) -> Stretches:
-        """Return the stretches of a log, each of which has consecutive rows with equal times.
+        """Divide a log into stretches of consecutive rows with equal times.
 
         The result is cached for as long as the log exists.
         """
@@ -232,9 +232,9 @@ def cumulative(
 ) -> Floats:
     """Return the service that each client received before each time, shape (clients, times).
 
-    At one instant, steps end before iterations start. With ``with_ends``, the service before a time
-    includes steps that end exactly at the time. With ``with_starts``, the service before a time
-    includes iterations that start exactly at the time.
+    At equal times, ends of steps are counted before starts of iterations. With ``with_ends``, the
+    service before a time includes steps that end at exactly that time. With ``with_starts``, the
+    service before a time includes the tokens of iterations that start at exactly that time.
     """
     width = len(times) + 1  # one column per time, and one for bookings after the last time
     cells = np.zeros(clients * width)
@@ -283,8 +283,8 @@ def _step_bookings(
 ) -> tuple[Ints, Floats, Ints]:
     """Return how many tokens the steps of each log row add between consecutive ``times``.
 
-    In the returned arrays, the first elements stand for the ends of the log rows, and all further
-    elements for ``times`` that lie inside rows.
+    The returned arrays contain an element for the end of each log row, and then an element for each
+    of ``times`` inside a row.
 
     Returns:
         The index in ``times`` of the first time after the tokens were added; the number of tokens;

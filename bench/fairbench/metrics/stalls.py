@@ -119,7 +119,7 @@ class Gaps:
         ]
 
     def tokens(self) -> list[float]:
-        """Return each client's number of tokens whose gaps are known."""
+        """Return each client's number of output tokens with a known gap to the previous token."""
         counts: list[float] = self._bins.sum(axis=1).tolist()
         return counts
 

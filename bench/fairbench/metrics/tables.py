@@ -58,7 +58,7 @@ class FiledService:
         return self.rows
 
     def parts(self) -> Iterator[Service]:
-        """Yield the same consecutive parts as ``Service.parts``."""
+        """Yield consecutive parts of the log, with the same bounds as ``Service.parts``."""
         for first, after in pairwise(part_bounds(self._column("start_s", 0, self.rows))):
             yield self.between(first, after)
 
@@ -153,7 +153,7 @@ class SavedColumns(NamedTuple):
 
 
 class FiledColumns(Mapping[str, Any]):
-    """The columns of a service log, by name; each column is read when it is used."""
+    """The columns of a service log, by name; a column is read from its file when it is used."""
 
     def __init__(self, log: FiledService, saved: Callable[[Table], dict[str, Any]]) -> None:
         self._log, self._saved = log, saved
@@ -193,7 +193,7 @@ class Tables:
         return len(status) > 0 and bool((status == REFUSED).all())
 
     def columns(self) -> SavedColumns:
-        """Return the columns of all tables as files store them."""
+        """Return the columns of all tables in the form in which they are saved to files."""
         log = self.service
         assert isinstance(log, Service | FiledService)
         return SavedColumns(

@@ -116,10 +116,11 @@ def evicted_tokens(memory: Memory, clients: int, window: Window) -> Floats:
 
 
 class TwoSides(NamedTuple):
-    """Busy time and workers of the prefill side and the decode side, and the KV transfers.
+    """Busy time and number of prefill workers and of decode workers, and times of KV transfers.
 
-    ``busy_s`` (of the whole run) and ``workers`` have an element each for prefill and decode.
-    ``transfer_s`` has the seconds of each KV transfer, from the first byte until the last arrives.
+    ``busy_s`` (of the whole run) and ``workers`` have one element for prefill and one for decode.
+    ``transfer_s`` holds the seconds of each KV transfer, from the first byte until the last
+    arrives.
     """
 
     busy_s: Floats

@@ -54,7 +54,7 @@ OPTIONAL = ("cached_tokens", "status", "error", "gaps", "request_id")
 def layout(
     name: str, fits: Callable[[Record], bool], runs: Callable[[list[Object], str], list[Run]]
 ) -> Layout:
-    """Return the layout of a tool's export; ``runs`` must create requests with ``request``."""
+    """Return the layout of a tool's export; ``runs`` must call ``request`` to create requests."""
     own = {field: field for field in (*FIELDS, *OPTIONAL)}
     units = dict.fromkeys(("start", "ttft", "latency", "gaps"), "s")
     return Layout(name, fits, own, units, runs=runs, own_units=True, exact=True)

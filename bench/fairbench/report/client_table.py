@@ -51,7 +51,7 @@ def is_weighted(summary: Summary) -> bool:
 
 
 def described(name: str, client: Mapping[str, Any]) -> str:
-    """Return a client's name, followed by "heavy" and by the client's weight where they apply."""
+    """Return a client's name, with "heavy" for a heavy client and with a weight other than 1."""
     special = ["heavy"] if client["misbehaving"] else []
     if weight := client.get("weight"):
         special.append(f"weight {number(weight['mean'])}")

@@ -35,7 +35,7 @@ def has_limit(summary: Summary) -> bool:
 
 
 def losses(summary: Summary) -> dict[str, float]:
-    """Return the fraction of GPU time lost to each cause in ``LOSSES``, the largest first."""
+    """Return the fraction of GPU time lost to each cause in ``LOSSES``, in descending order."""
     small = summary["time_small_prefill_ratio"] + summary["time_small_decode_ratio"]
     found = {"small_batches": small} | {
         key: summary[f"time_{key}_ratio"] for key in LOSSES if key != "small_batches"

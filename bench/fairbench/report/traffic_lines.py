@@ -22,7 +22,7 @@ TTFT = "time to first token"
 def flood_line(traffic: Traffic, flood: Flood, verb: str = "floods") -> str:
     """Return a sentence that names a flood's client, time and size.
 
-    ``verb`` is "floods" or "bursts". The size is the flood's share of all load during the flood. If
+    ``verb`` is "floods" or "bursts". A flood's size is its share of all load during the flood. If
     larger floods occur during the flood, the sentence also gives the flood's share of the load
     without the larger floods.
     """

@@ -83,7 +83,7 @@ class SchedulerResults:
 
     @property
     def first(self) -> ComparedRun:
-        """The run of this scheduler with the lowest seed."""
+        """The scheduler's run with the lowest seed."""
         return next(iter(self.by_seed.values()))
 
     @property

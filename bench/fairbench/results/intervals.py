@@ -207,7 +207,7 @@ class Difference:
 
     @property
     def exact(self) -> bool:
-        """Return whether all seeds have the same nonzero difference, up to rounding."""
+        """Return whether two schedulers differ by an equal, nonzero value in all seeds."""
         if not self.mean or self.deviation is None:
             return False
         return self.deviation <= ROUNDING * abs(self.mean)

@@ -153,7 +153,7 @@ def fit_limits(profile_id: str | None) -> records.FitLimits | None:
 
 
 def lone_step(profile_id: str) -> records.LoneStep | None:
-    """Return a profile's time of a decode step with a single request; None if unknown."""
+    """Return the time of a decode step with a single request, or None for an unknown profile."""
     if not is_known(profile_id):
         return None
     profile = load_profile(profile_id)

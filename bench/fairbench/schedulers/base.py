@@ -386,7 +386,7 @@ class Router(ABC):
         """Handle a request that finished, or that the worker refused with an empty ``output``."""
 
     def on_failure(self, request: Request, worker: int, now_s: float) -> None:
-        """Handle a request that failed because its worker did no work for it.
+        """Handle a failed request for which its worker did no work.
 
         The host calls ``on_failure`` instead of ``on_finish``, and may route the request again. The
         router should refund its charge for the request.

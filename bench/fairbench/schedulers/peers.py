@@ -183,7 +183,7 @@ class Heard:
 
 
 def _patched(known: Sums, changed: Sums) -> Sums:
-    """Update the sums in ``known`` with the newer sums in ``changed``, and return the result."""
+    """Return the sums of charges in ``known``, updated with the newer sums in ``changed``."""
     patched = known if isinstance(known, dict) else dict(known)
     for client, of in changed.items():
         if of:

@@ -1,8 +1,7 @@
 """The views that a host gives schedulers: the waiting queue, the running batch, and loads.
 
-``ListView`` and ``QueueView`` are simple and slow. Plugins in real servers use ``ListView``, which
-sorts the server's own list like SGLang's ``calc_priority``. Tests compare the simulator's faster
-queue with ``ListView``.
+Plugins in real servers use ``ListView``, which sorts the server's own list like SGLang's
+``calc_priority``. Tests compare the simulator's faster queue with ``ListView``.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ class WaitingView(Protocol):
 
     @property
     def running(self) -> RunningView:
-        """The batch that runs at the worker of this queue."""
+        """The batch that runs at the queue's worker."""
 
     def __len__(self) -> int: ...
 

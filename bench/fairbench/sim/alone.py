@@ -1,9 +1,9 @@
 """Simulations of each client alone on its part of the cluster, as a reference for shared runs.
 
 A client's part is 1/n of the speed and of the KV pool of every replica, where n is the sum of all
-weights divided by the client's weight. The number of replicas stays the same, so that requests are
-routed as in the whole cluster. An iteration of a lone client takes n times as long as on the whole
-cluster.
+weights divided by the client's weight. A part has as many replicas as the whole cluster, so that
+requests are routed as in shared runs. An iteration of a lone client takes n times as long as on the
+whole cluster.
 """
 
 from __future__ import annotations

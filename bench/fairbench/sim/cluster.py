@@ -35,7 +35,7 @@ Start: TypeAlias = Callable[[Job, Callable[[], None]], None]
 class InFlightLimit:
     """A limit on the number of a client's programs that run at a time.
 
-    A program that arrives when this number of programs run waits; programs start in arrival order.
+    A program that arrives while the limit is reached waits. Programs start in order of arrival.
     """
 
     def __init__(self, most: int, start: Start) -> None:

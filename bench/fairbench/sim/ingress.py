@@ -199,7 +199,7 @@ class Unheard:
         self.tokens = 0.0
 
     def measure(self, number: int) -> None:
-        """Measure the charges that router ``number`` does not know before it receives a message."""
+        """Measure the charges unknown to router ``number`` just before it receives a message."""
         for place, part in enumerate(self._peers[number].parts):
             known = part.heard_totals()
             unheard: dict[tuple[str, int], float] = {}
@@ -225,7 +225,7 @@ def split_router(routers: Many[Router]) -> SplitRouter:
 
 
 class SplitRouter(Router):
-    """Several routers that act as one router; ``split_router`` creates it.
+    """Several routers that act as a single router, created by ``split_router``.
 
     ``owners`` maps each unfinished request to the number of its router.
     """

@@ -47,8 +47,8 @@ def plan_clients(
 ) -> tuple[ClientPlan, ...]:
     """Plan the clients of a run; the workload file provides values of arguments that are None.
 
-    A client with twice the usual rate sends twice ``num_programs`` programs. ``request_rate`` also
-    scales the rates of clients in ``others`` by the same factor.
+    A client with twice the usual rate sends twice ``num_programs`` programs. If ``request_rate``
+    changes the rate by some factor, rates of clients in ``others`` change by this factor.
 
     Args:
         spec: The workload.
@@ -162,7 +162,7 @@ class _Run(NamedTuple):
 
 
 def _sizes_of_plain_clients(scenario: Scenario, count: int) -> list[tuple[int, float]]:
-    """Return each well-behaved client's number and relative rate; [] if all rates are equal."""
+    """Return the number and the relative rate of each well-behaved client; [] for equal rates."""
     if scenario.sizes is None:
         return []
     groups: tuple[Group, ...] = (*scenario.misbehaving, *(scenario.others or ()))

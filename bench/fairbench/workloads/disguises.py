@@ -52,7 +52,7 @@ class Disguise:
 
 
 def first_tokens(prompt: Prompt, tokens: int) -> Prompt:
-    """Return the first ``tokens`` tokens of a prompt, which must not be shorter."""
+    """Return the first ``tokens`` tokens of a prompt that has at least this length."""
     parts = []
     for segment in prompt:
         length = min(segment.length, tokens)

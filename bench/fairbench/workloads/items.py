@@ -57,7 +57,7 @@ class Branch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recorded(Item):
-    """A program as a trace recorded it."""
+    """A program that was recorded in a trace."""
 
     calls: tuple[RecordedCall, ...] = ()
 

@@ -71,8 +71,9 @@ def whole_workload(data: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
 def whole_client(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return an entry of ``others``, completed by values that are inherited from another workload.
 
-    Program, parameters, rate and arrivals are inherited from that workload's scenario ``s1``, or
-    from its first scenario if it has no ``s1``. Raises UsageError for an invalid name.
+    Clients in ``others`` run another workload's kind of program. The program, parameters, rate and
+    arrivals are inherited from the scenario ``s1`` of the other workload, or from its first
+    scenario if ``s1`` does not exist. Raises UsageError for an invalid name.
     """
     own = dict(data)
     base = _inherited_tables(own.pop(INHERITED), 0)

@@ -77,7 +77,7 @@ def weights_of(plans: Iterable[ClientPlan]) -> dict[str, float]:
 
 
 def tenant_paths_of(plans: Iterable[ClientPlan]) -> dict[str, str]:
-    """Return the tenant paths, by client name, of clients whose names lack their tenants."""
+    """Return the tenant path of each client whose name does not contain the path, by name."""
     places = named_below({plan.client: plan.owner for plan in plans})
     return {client: place for client, place in places.items() if place != client}
 
@@ -182,7 +182,8 @@ def users_of(plan: ClientPlan, *, seed: int, source: ItemSource | None = None) -
 class User:
     """A closed-loop user, who runs every n-th program of a client with n users.
 
-    Before each program, even the first, the user thinks and waits until the client is present.
+    Before each program, including the first, the user pauses for a think time. The user then waits
+    until the client is active.
     """
 
     def __init__(

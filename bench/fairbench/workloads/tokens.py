@@ -48,7 +48,7 @@ class TokenizerCounter:
 
 
 def load_counter(tokenizer_path: str | None) -> TokenCounter:
-    """Return the counter for a tokenizer file, or the approximate counter if there is no file."""
+    """Return a token counter for a tokenizer file, or an approximate counter without a file."""
     if tokenizer_path is None:
         return ApproximateCounter()
     return TokenizerCounter(*load_tokenizer(tokenizer_path))

@@ -24,7 +24,7 @@ WARMUP_SHARE, LONGEST_WARMUP_S = 0.1, 60.0
 def trace_workload(params: TraceParams) -> WorkloadSpec:
     """Return the workload that replays a trace, with the SHA-256 digest of the trace file.
 
-    If a part of the traffic is synthetic, the workload's name ends in ``-synthetic``.
+    If some of the trace's traffic is synthetic, the workload's name ends in ``-synthetic``.
     """
     check_params(params)
     read = read_trace(params)

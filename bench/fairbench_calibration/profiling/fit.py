@@ -127,9 +127,9 @@ def fitted(
     Args:
         it: The measured iterations.
         times_ms: Times of the iterations in ms, shape (n_iterations,).
-        experts_left: Fraction of the experts that a token does not use, 0 for a dense model.
-        waits: 1 for each time that includes a constant delay, otherwise 0; None means all 0. The
-            fitted delay is the coefficient ``delay_ms``.
+        experts_left: Fraction of the experts that a token does not use; 0 for a dense model.
+        waits: 1 for each measured time that includes a constant delay, otherwise 0; None means all
+            0. The fitted delay is the coefficient ``delay_ms``.
         start: The coefficients with which the search begins.
         prior: Weight of the penalty on logarithms of coefficients that differ from ``start``.
     """

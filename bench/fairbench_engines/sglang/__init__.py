@@ -14,8 +14,8 @@ import sys
 def register() -> None:
     """Install the hooks if environment variables ask for the plugin.
 
-    Raises SystemExit with exit code 2 if the hooks do not fit SGLang. SGLang would ignore any other
-    exception, and would then serve without the plugin.
+    Raises SystemExit with exit code 2 if the hooks do not fit the installed SGLang release. SGLang
+    ignores exceptions other than SystemExit, and would serve without the plugin.
     """
     if not os.environ.get("FAIRBENCH_LOCAL"):
         return

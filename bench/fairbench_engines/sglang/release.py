@@ -90,7 +90,7 @@ def check_policy(policy: str) -> None:
 
 
 def check_target(target: str, expected: tuple[str, ...]) -> None:
-    """Raise UsageError unless the first parameters of SGLang's ``target`` are ``expected``."""
+    """Raise UsageError unless the parameters of SGLang's ``target`` begin with ``expected``."""
     check_function("SGLang", target, expected)
 
 

@@ -1,6 +1,6 @@
 """The host of a local scheduler in a vLLM engine core: its requests and admission passes.
 
-vLLM admits the request at the head of its queue, which fairbench's scheduler chooses.
+vLLM admits the request at the head of its queue; fairbench's scheduler chooses this request.
 """
 
 from __future__ import annotations

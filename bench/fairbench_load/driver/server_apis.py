@@ -1,4 +1,4 @@
-"""The HTTP APIs of servers from the driver's side: prompts, request bodies, answers."""
+"""The servers' HTTP APIs as the driver uses them: prompts, request bodies and answers."""
 
 from __future__ import annotations
 

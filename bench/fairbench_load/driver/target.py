@@ -37,7 +37,7 @@ class DriverTarget:
     - If ``foreign_router`` is True, requests go to a third-party router. Because the router may
       drop headers, the request id contains the values of fairbench's headers.
     - ``objectives`` maps clients to the objective (a set of latency targets) in their requests.
-    - ``names`` maps a client to the name that its requests state instead of the client's own name.
+    - ``names`` maps a client to the client name in its HTTP requests, if the two names differ.
     - ``extra_body`` contains fields that are added to each request body.
     - ``max_tokens_field`` is the field of OpenAI's APIs for the maximum length of an answer.
     - ``rate_limited`` decides whether a request with HTTP status 429 fails ("fail") or is sent

@@ -142,7 +142,7 @@ class ServerPython:
 
     - ``modules`` are the modules that the interpreter must be able to import.
     - ``install`` is the pip requirement that installs the first of the ``modules``.
-    - ``variable`` is the environment variable that names the default interpreter.
+    - ``variable`` is the environment variable that sets the default interpreter.
     - ``for_cpu`` is Python code that prints True if the engine needs no GPU.
     - ``plugin`` names the engine whose plugin is checked.
     - ``check`` contains the name and the arguments of a function of the plugin. The function raises
@@ -157,7 +157,7 @@ class ServerPython:
     check: str = "check_version"
 
     def named_python(self, chosen: str | None) -> str:
-        """Return the Python ``chosen``, or the one in ``variable``, or this process's Python."""
+        """Return the Python ``chosen``, by default that of ``variable`` or else of this process."""
         return chosen or os.environ.get(self.variable) or sys.executable
 
     def find_python(self, chosen: str | None) -> str:

@@ -53,7 +53,7 @@ class LogReplay:
         return experiment(self.all_flags(scheduler=scheduler, dp=dp), {})
 
     def all_flags(self, **more: Any) -> dict[str, Any]:
-        """Return the flags of an experiment that replays the file, together with ``more`` flags."""
+        """Return the flags of an experiment that replays the log, including the flags ``more``."""
         return {"trace": str(self.file), **self.flags, **more}
 
 
@@ -74,7 +74,7 @@ def prepared(
     clock: ClockTime | None,
     name: str,
 ) -> LogReplay:
-    """Write the requests to replay into a folder; return the data that all replays share.
+    """Write the requests to replay to a trace file, and return the data common to all replays.
 
     Args:
         folder: The folder in which the trace file is written.

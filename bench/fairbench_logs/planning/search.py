@@ -297,7 +297,7 @@ def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 
 
 def _cheaper(rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the indices of rows that are cheaper than the planned choice at the same load.
+    """Return the indices of rows (choices) cheaper than the planned choice at the same load.
 
     Without prices, rows with the same GPU and model are compared by their numbers of GPUs. If the
     planned scheduler and GPU meet the targets at no cluster size, every other pair that meets the

@@ -338,9 +338,9 @@ class TickGate(PausingGate[P]):
     def queue(self) -> list[P]:
         """Return the paused sessions in the order in which they are resumed.
 
-        Sessions with a waiting second or later turn go first, then sessions with a waiting first
-        turn, then idle sessions. Among sessions of equal rank, the session with the fewest tokens
-        goes first; new sessions are ordered by ``admit``.
+        Sessions with a waiting second or later turn go first, then new sessions (with a waiting
+        first turn), then idle sessions. The parameter ``admit`` orders new sessions. In the two
+        other groups, sessions with fewer tokens go first.
         """
         admission = ADMISSIONS[self.params.admit]
 

@@ -35,8 +35,7 @@ class LedgerSession(PlacedSession):
     def count_tokens(self) -> None:
         """Set ``tokens`` to the maximum of ``committed``, the first queued turn and all sent turns.
 
-        Turns are measured in tokens. Only the first queued turn counts, because the gate decides
-        about the first turn.
+        Later queued turns do not count, because the gate decides only about the first queued turn.
         """
         queued = next((one.input_tokens for one in self.waiting), 0)
         sent = (
@@ -74,11 +73,11 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
 
         - ``most-room``: the session is resumed at its last replica if it fits there, otherwise at
           the replica with the most free memory.
-        - ``origin``: the session is resumed only at its last replica, unless that has left the
-          cluster.
-        - ``urgent``: like ``origin`` for ``after_s`` (15) seconds of waiting; after that, the
-          longest-waiting session is resumed first and may move to another replica.
-        - ``age``: like ``urgent``, but a paused session is resumed only at its last replica.
+        - ``origin``: the session is resumed only at its last replica, unless this replica has left
+          the cluster.
+        - ``urgent``: like ``origin`` for ``after_s`` (15) seconds of waiting; after that, sessions
+          go by their waiting time and may move to another replica.
+        - ``age``: like ``urgent``, but a paused session never moves to another replica.
         - ``wait-cap``: like ``origin`` until the session has waited for ``after_s`` seconds
           (default 8), and then like ``most-room``.
         - ``lease``: like ``origin``, but the tokens of idle sessions never decay, and sessions are

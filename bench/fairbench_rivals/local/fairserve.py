@@ -35,15 +35,15 @@ class _Application:
 class FairServe(LeastCounter):
     """A scheduler whose unit of service is a typical request of the client's application.
 
-    [FairServe] divides weighted tokens by the expected cost of the application's requests, so that
-    no client is served less because its application has long answers. FairServe refuses requests
-    only under overload. A request that begins an interaction is refused if its user or application
-    exceeds a limit of requests per minute. Later calls of an interaction are never refused.
+    [FairServe] divides weighted tokens by the expected need of the application, so that no client
+    is served less because its application has long answers. FairServe refuses requests only under
+    overload. The first request of an interaction is refused if its user or application exceeds a
+    limit of requests per minute; later calls of the interaction are never refused.
 
-    The paper leaves some terms open, which fairbench sets as follows. An interaction is a program,
-    and its first call has depth 0. ``applications`` maps clients to applications; any other client
-    is an application by itself. The expected cost of an application's requests is the mean cost of
-    its requests so far. A worker is overloaded if ``overload_waiting`` requests wait, or if the
+    The FairServe paper leaves some terms open; fairbench defines them as follows. An interaction is
+    a program, and its first call has depth 0. ``applications`` maps clients to applications; any
+    other client is an application by itself. The expected need of an application is the mean cost
+    of its requests so far. A worker is overloaded if ``overload_waiting`` requests wait, or if the
     fraction ``overload_usage`` of its KV pool is in use. The counter of a returning client is
     lifted, as in VTC.
     """

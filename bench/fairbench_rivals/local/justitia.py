@@ -69,11 +69,12 @@ class Justitia(LocalScheduler):
     pool's size in tokens, and N programs would be unfinished under fair sharing. The policy is fair
     to programs: a client with twice as many programs gets twice as much service.
 
-    The paper predicts costs with a neural network; fairbench has two other predictors. ``oracle``
-    predicts ``max_new_tokens`` as the output of the first call, and assumes that each later call
-    costs as much. If the number of later calls is unknown, ``oracle`` assumes that there are none.
-    ``average`` predicts the mean cost of the client's earlier programs, or the prediction of
-    ``oracle`` before any program has ended. A decode step takes ``step_s`` s.
+    The paper's predictor is a neural network over the prompt's text; fairbench has two other
+    predictors. ``oracle`` predicts ``max_new_tokens`` as the output of the first call, and assumes
+    that each later call costs as much. If the number of later calls is unknown, ``oracle`` assumes
+    that there are none. ``average`` predicts the mean cost of the client's earlier programs. Until
+    a first program of the client has ended, ``average`` predicts like ``oracle``. A decode step
+    takes ``step_s`` s.
     """
 
     name = "justitia"

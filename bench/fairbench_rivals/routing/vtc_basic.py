@@ -24,9 +24,9 @@ class VtcBasic(CountingRouter):
     score in its code.
 
     fairbench keeps two known defects of AIBrix's router. Outputs are assumed to be 1.5 times the
-    input, and are never corrected (unless ``true_outputs`` is set). Unless ``drop_all`` is set,
-    tokens older than 5 minutes are dropped only at their user's next request. If only one user is
-    active, the user's first 90 requests go only to workers 0 and 1.
+    input, and are never corrected (unless ``true_outputs`` is set). A user's tokens older than 5
+    minutes are dropped only at the user's next request (unless ``drop_all`` is set). If only one
+    user is active, the user's first 90 requests go only to workers 0 and 1.
     """
 
     name = "vtc-basic"

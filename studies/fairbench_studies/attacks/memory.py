@@ -79,7 +79,7 @@ def simulate() -> Iterator[dict[str, str]]:
 
 
 def table(rows: Sequence[Row], workload: str) -> str:
-    """Return the table of a workload, with a row per eviction policy."""
+    """Return the table of attacks on the memory in a workload, with a row per eviction policy."""
     header = ["eviction", "hits, no attack, %", "lost to scan, points", "lost to pinning, points"]
     header += ["P95, no attack, s", "P95, scan, s", "P95, pinning, s"]
     cells = []

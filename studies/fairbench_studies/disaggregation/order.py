@@ -5,8 +5,9 @@
 results.csv is ``comparison/pd_ratio/csv_data/results.csv`` of dstackai/benchmarks @06c957ab. In
 each measured run, SGLang served gpt-oss-120b (TP 2) on 8 x H200, with 500 requests at a fixed
 concurrency. The script takes ten seconds of CPU, and writes
-results/tables/disaggregation-order.csv. For each metric and each prompt and output length, the
-table counts the pairs of ratios that the simulation and the measurement rank alike.
+results/tables/disaggregation-order.csv. The table counts, for each metric, prompt length and output
+length, the pairs of prefill-to-decode ratios that simulation and measurement rank in the same
+order.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ Found = Mapping[Configuration, Sequence[Row]]
 
 
 def complete(rows: Sequence[Row]) -> Found:
-    """Return the configurations that were run with the same seeds as the colocated replicas.
+    """Return the configurations with runs of the same seeds as their colocated counterparts.
 
     Pairs of a workload and a scheduler that ran only on colocated replicas are left out.
     """

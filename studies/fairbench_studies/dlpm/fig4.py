@@ -83,7 +83,7 @@ def rows(timings: Timings) -> list[dict[str, Any]]:
 
 
 def draw(timings: Timings) -> Figure:
-    """Draw a central scheduler's times as bars, by replicas (left) and queue length (right)."""
+    """Draw a central scheduler's time per round by replicas (left) and by queue length (right)."""
     table = rows(timings)
     figure, axes = panels(1, 2, 8.0, 3.6, sharey=True)
     left = [row for row in table if row["waiting"] == QUEUE]

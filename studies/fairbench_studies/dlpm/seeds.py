@@ -19,7 +19,7 @@ SEEDS = ROOT / "results" / "seeds"
 
 
 def main(sweep: str) -> None:
-    """Make the missing runs, and store the values from which claims are judged."""
+    """Simulate the missing runs of a sweep, and store the values from which claims are judged."""
     name, cells = completed_cells(sweep)
     sources = with_four({name.removesuffix(f"-{AUTHORS}"): cells})
     for claim in CLAIMS:

@@ -1,4 +1,4 @@
-"""A comparison of DLPM with three rules that serve the most upstream call first.
+"""A comparison of DLPM with three rules that rank calls by their position in the program.
 
     python studies upstream
 

@@ -32,7 +32,7 @@ class Relation(StrEnum):
 
 
 class Mark(StrEnum):
-    """The result of the tests of fair-finish against a rival, corrected for multiple tests."""
+    """The result of comparing fair-finish with a rival by significance tests."""
 
     BETTER = "+"
     NOT_WORSE = "="

@@ -47,7 +47,7 @@ class Claimed(NamedTuple):
 
 
 def headline(found: Outcomes, ours: Configuration, margin: float) -> list[Claimed]:
-    """Return the main claim's results for each rival and each configuration with finished runs."""
+    """Return the results for the main claim by rival and by configuration with finished runs."""
     pairs = [
         (cell, here, rival)
         for cell, here in found.items()

@@ -259,7 +259,7 @@ def rows(found: Outcomes) -> list[dict[str, Any]]:
 
 
 def write(found: Outcomes, frozen: Frozen, basis: str, folder: Path) -> list[Path]:
-    """Write the tables as ``.md`` and ``.csv``. Raises UsageError if a file cannot be written."""
+    """Write tables of results (.md and .csv). Raises UsageError if a file cannot be written."""
     text, table = folder / f"{frozen.name}.md", folder / f"{frozen.name}.csv"
     try:
         folder.mkdir(parents=True, exist_ok=True)

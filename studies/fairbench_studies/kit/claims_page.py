@@ -121,7 +121,7 @@ def _changed(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 def steady(parts: Iterable[Part]) -> tuple[int, int]:
     """Count the parts of claims that hold under every reading of the paper.
 
-    A reading is one interpretation of an unclear point of the paper. The second result counts the
+    A reading is an interpretation of an unclear point of a paper. The second result counts the
     parts that hold by default and were judged under several readings.
     """
     tried = [part for part in parts if part.under and part.outcome is Outcome.HOLDS]

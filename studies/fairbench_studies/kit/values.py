@@ -100,8 +100,8 @@ def line_with_band(
 ) -> None:
     """Draw a line through means, with a band for their intervals.
 
-    ``ends`` maps x to a mean and the two ends of its interval. The mean and the two ends may be in
-    any order, because the line goes through the median of the three values.
+    ``ends`` maps each x to a mean and to the ends of the confidence interval of the mean. The mean
+    and the two ends may be in any order, because the line follows the median of the three values.
     """
     from seaborn import lineplot
 

@@ -1,4 +1,4 @@
-"""The least makespan of a run that any scheduler could reach, computed call by call.
+"""A lower bound on a run's makespan under any scheduler, from the earliest start of each call.
 
 A call can begin only after the earlier calls of its program have ended and the user's think time
 has passed. In the simpler bound ``least_makespan`` of the module ``limit``, all calls of a program

@@ -128,7 +128,7 @@ def _share(run: Row) -> float:
 
 
 class Both(NamedTuple):
-    """Service as a fraction of the highest possible service, and a minute's minimum fair share."""
+    """Service relative to its upper bound, and the worst minute's minimum fair share."""
 
     limit: float
     worst_minute: float
@@ -194,7 +194,8 @@ def service_table() -> str:
 def loss_table() -> str:
     """Return a table of the fractions of GPU time that each scheduler spends on each purpose.
 
-    The table leaves out configurations in which arrivals or one long program bound the makespan.
+    The table leaves out configurations in which arrivals or one long program determine the
+    makespan.
     """
     body = []
     bound = {place: found for place, found in _by_place().items() if _is_bound(found)}
@@ -206,7 +207,7 @@ def loss_table() -> str:
 
 
 def _is_bound(found: Mapping[str, Sequence[Row]]) -> bool:
-    """Return whether GPU work, and not arrivals or the longest program, bounds the makespan."""
+    """Return whether the makespan depends on GPU work, not on arrivals or the longest program."""
     return all(
         float(run["least_gpu_s"]) / DP >= NEARLY * float(run[BY_CALLS])
         for runs in found.values()

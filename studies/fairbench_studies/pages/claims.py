@@ -9,7 +9,7 @@ from fairbench_studies.kit.table_text import as_markdown, whole
 
 
 def claims() -> str:
-    """Return a table that counts the parts of the papers' claims by verdict and setting."""
+    """Return a table that counts verdicts on parts of the papers' claims, a row per setting."""
     rows = read_rows(ROOT / "results" / "claims.csv")
     outcomes = ("holds", "reversed", "off", "inconclusive", "not contended", "not testable")
     settings = dict.fromkeys(row["setting"] for row in rows)

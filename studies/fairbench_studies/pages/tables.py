@@ -59,7 +59,7 @@ MADE: dict[str, Callable[[], str]] = {
 
 
 def render(name: str) -> str:
-    """Return a table by name. The name ``cells/W-S`` means the runs of workload W, scenario S."""
+    """Return the table ``name``; ``cells/W-S`` names the runs of workload W in scenario S."""
     kind, _, which = name.partition("/")
     if kind == "cells":
         rows = [row for row in read("cells") if f"{row['workload']}-{row['scenario']}" == which]

@@ -16,7 +16,7 @@ SPEED = "speed"
 
 
 def keep(results: Results) -> list[Row]:
-    """Return a row per run and seed, and a row per measurement of decisions per second."""
+    """Return a row per run and a row per measurement of the rate of routing decisions."""
     return [*_runs(results), *_speeds(results)]
 
 

@@ -45,10 +45,10 @@ class Point(NamedTuple):
 
 
 def knees(points: Sequence[Point]) -> dict[str, float]:
-    """Return the knee of each system: the largest load up to which all seeds meet the target.
+    """Return each system's knee: the largest load up to which all seeds meet the P99 target.
 
-    Each system's ``points`` must be sorted by load. A system has no knee if it misses the target at
-    its lowest load.
+    Each system's ``points`` must be sorted by load. The result leaves out systems that miss the
+    target at their lowest load.
     """
     found: dict[str, float] = {}
     missed: set[str] = set()

@@ -13,9 +13,9 @@ from fairbench.schedulers.routing.bases import PrefixRouter
 class MemServe(PrefixRouter):
     """A router that picks the worker with the longest cached prefix, whatever the load.
 
-    The Preble paper says of this router only "longest-prefix-match regardless of the existing
-    load". Among workers with an equally long match, the worker with the fewest unfinished requests
-    is picked. Workers with equally few requests take turns.
+    The Preble paper describes MemServe's router only as "longest-prefix-match regardless of the
+    existing load". Among workers with an equally long match, the worker with the fewest unfinished
+    requests is picked. Workers with equally few requests take turns.
     """
 
     name = "memserve"

@@ -9,7 +9,7 @@ SKEWS = (1.0, 3.0, 10.0)
 INTERVALS_S = (0.01, 0.1, 1.0, 10.0)
 
 Case = tuple[tuple[str, Any], ...]
-"""Settings of the routers, as pairs of key and value. Without settings, a case has one router."""
+"""Settings of the routers, as pairs of key and value. A case without settings has one router."""
 
 
 def case(**settings: Any) -> Case:

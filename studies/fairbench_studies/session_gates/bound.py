@@ -30,7 +30,7 @@ MOST_BATCH = 64  # maximum batch size of a replica in the workload ``sessions``
 
 
 class Calls(NamedTuple):
-    """The finished calls of a run that belong to its window; each array has shape (n_calls,).
+    """The finished calls that arrived in the measurement window; arrays have shape (n_calls,).
 
     ``new`` is the number of prompt tokens that no earlier call has computed. ``pause_s`` is the
     time from the end of the session's previous call to the arrival of a call, and NaN for the first
@@ -70,7 +70,7 @@ def calls_of(requests: Requests, begin_s: float, end_s: float) -> Calls:
 def necessary(
     calls: Calls, costs: ProfileCosts, pool_tokens: int, length_s: float
 ) -> dict[str, Any]:
-    """Return the least GPU time for the calls, as fractions of all replicas' total time.
+    """Return lower bounds on the calls' GPU time, as fractions of the total time of all replicas.
 
     - ``prefill``: the time if each new prompt token is computed once and all other tokens are
       cached.

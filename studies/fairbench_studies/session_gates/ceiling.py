@@ -3,9 +3,9 @@
     FAIRBENCH_DATA=FOLDER python studies session-gates-ceiling [SEED ...]
 
 The script simulates the runs that results/tables/session-gates-ceiling.csv lacks, by default for
-seeds 61 to 65, and writes two tables into docs/reference/gates.md. The table of shares shows the
-lowest service of a well-behaved client, in percent of its fair share. The table of delays shows the
-delays of calls in each phase.
+seeds 61 to 65, and writes two tables into docs/reference/gates.md. A table of shares lists the
+worst well-behaved client's service in percent of its fair share, with all clients, without the
+heavy client, or alone. A table of delays lists the calls' delay in each phase, such as prefill.
 """
 
 from __future__ import annotations
@@ -87,9 +87,8 @@ def measure(spec: ExperimentSpec, kept: Sequence[int]) -> Measured:
 def lost_by_phase(requests: Requests, facts: Facts) -> Floats:
     """Return the delay (s) of the window's finished calls, compared with calls that run alone.
 
-    The result has a row per client and a column per phase. All time in the gate and in an engine's
-    queue is delay. The delay in prefill and decoding is the additional time compared with a lone
-    call.
+    The result has a row per client and a column per phase. All time at the gate and in an engine's
+    queue counts as delay. The delay of prefill and decoding is the time beyond that of a lone call.
     """
     chosen = (requests.status == FINISHED) & facts.window.holds(requests.arrival_s)
     own = requests.take(chosen)

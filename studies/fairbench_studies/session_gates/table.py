@@ -128,7 +128,7 @@ def load_table(found: Means) -> str:
 def draw(found: Means) -> None:
     """Plot service against the longest wait of a call, and against the minimum fair share.
 
-    Each column of panels shows a scenario at the default load or at twice the default load.
+    The panels of a column show one scenario, either at the default load or at twice that load.
     """
     columns = [(scenario, load) for scenario in RATES for load in ("1", "2")]
     names = {"max_turn_wait_s": "longest wait of a call, s", "min_entitlement_ratio": SHARE}

@@ -37,7 +37,7 @@ def played() -> dict[str, Outcome]:
 
 
 def judge_listing(outcomes: dict[str, Outcome]) -> list[Part]:
-    """Compare the textbook's printed numbers exactly, and report steps above the memory budget."""
+    """Check that simulated numbers equal the textbook's; report steps above the memory budget."""
     found = {
         name: (one.finished, one.on_time, f"{one.short_on_time:.0%}", one.steps)
         for name, one in outcomes.items()

@@ -82,7 +82,7 @@ class _Batch(NothingRunning):
 
 
 class Replica:
-    """The textbook's loop, which admits requests by memory blocks and then produces tokens."""
+    """The textbook's serving loop: each step admits requests by free blocks, then decodes."""
 
     def __init__(self, scheduler: LocalScheduler, requests: list[Request]) -> None:
         self._scheduler = scheduler

@@ -30,7 +30,7 @@ def validate(
     *,
     as_json: bool,
 ) -> None:
-    """Compare a file's measured runs with replays. Exits with code 1 if a run is not replayed."""
+    """Compare a file's measured runs with replays; exit with code 1 if a run cannot be replayed."""
     _print(_compare(file, crosschecks, output_dir, profile, pool), as_json=as_json)
 
 
@@ -55,7 +55,7 @@ def validate_all(
 def print_overview(
     paths: Sequence[Path], output_dir: Path | None, profile: str | None, *, as_json: bool
 ) -> None:
-    """Print one table of all measured runs. Exits with code 1 if a run could not be replayed."""
+    """Print one table of all measured runs; exit with code 1 if a run cannot be replayed."""
     _print(overview(paths, output_dir, profile), as_json=as_json)
 
 

@@ -52,12 +52,12 @@ class Window:
 
     @property
     def target_pct(self) -> float:
-        """The percentage by which a client's rate may differ from the measured rate."""
+        """The percentage by which a client's simulated rate may differ from the measured rate."""
         return SLICE_TARGET_PCT if self.slice else RATE_TARGET_PCT
 
     @property
     def jain_tolerance(self) -> float:
-        """The amount by which Jain's index may differ from the measured index."""
+        """The amount by which the simulated Jain's index may differ from the measured index."""
         return SLICE_JAIN_TOLERANCE if self.slice else JAIN_TOLERANCE
 
     def rate_within(self, client: int) -> bool:

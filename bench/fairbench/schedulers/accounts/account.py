@@ -151,7 +151,7 @@ class Account(ABC):
 
     @abstractmethod
     def lead(self, node: str) -> float:
-        """Return a client's or tenant's lead in service; only leads of siblings are comparable."""
+        """Return a measure of a node's past service, to be compared with sibling nodes only."""
 
     @abstractmethod
     def balances(self) -> dict[str, float]:

@@ -56,7 +56,8 @@ class Counters(Account):
     def enter(self, client: str, waiting: Collection[str]) -> None:
         """Lift the counter of an arriving request's client ([VTC] Alg. 2 lines 6 to 13).
 
-        Besides ``waiting``, clients that wait at other ranks of the server count as waiting.
+        Besides the clients ``waiting`` at this rank, clients that wait at other ranks are
+        considered.
         """
         counters = self.of
         if self.elsewhere:

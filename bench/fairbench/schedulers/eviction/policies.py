@@ -247,7 +247,7 @@ class QuotaEviction(ClientEviction):
 
 
 class QuotaLending(QuotaEviction):
-    """Memory quotas whose unused part other clients may use."""
+    """Memory quotas per client; other clients may use the unused part of a client's quota."""
 
     name = "quota-lending"
 
@@ -258,10 +258,10 @@ class QuotaLending(QuotaEviction):
 class Retention(EvictionPolicy):
     """Retention of a session's cached tokens until the session's expected next call (Continuum).
 
-    The expected gap between two calls is the mean gap between calls in the client's sessions. No
-    tokens are kept for a session that has ended, or for a request without a session. If memory is
-    short, kept tokens are evicted after all other tokens, those with the earliest expected call
-    first; the prefix of a waiting request is evicted last.
+    The expected time until the next call is the mean gap between calls in sessions of the same
+    client. No tokens are kept for a session that has ended, or for a request without a session. If
+    memory is short, kept tokens are evicted after all other tokens, those with the earliest
+    expected call first; the prefix of a waiting request is evicted last.
     """
 
     name = "retention"

@@ -86,17 +86,17 @@ class Estimator:
     """An estimator of a new request's latency at each worker.
 
     - The time to the first token is the prefill time of the new request and of all requests that
-      are served before it. If a worker is saturated or requests wait before the workers, each
-      served request first waits until a running request ends. If r requests run, M is the mean
-      output and a decode step takes d seconds, a request ends every M d / r seconds.
+      are served before it. If the worker is saturated or requests wait in the gateway's queue, the
+      new request and each request before it first wait until a running request ends. If r requests
+      run, M is the mean output and a decode step takes d seconds, a request ends every M d / r
+      seconds.
     - After the first token, each further token takes a decode step. The expected output is the mean
       of the client's finished requests, but at most ``max_new_tokens``. If the client has no
       finished request, the expected output is the mean over all clients, or 1 token if no request
       has finished.
 
-    The parameter ``ahead`` selects the requests that are assumed to be served before the new
-    request. Queued requests that no worker has received yet are assumed to be divided equally among
-    the workers.
+    The parameter ``ahead`` selects the requests that are assumed to be served before the new one.
+    Requests in the gateway's queue are divided equally among the workers.
 
     - ``ahead="all"`` selects all waiting requests, as under FCFS.
     - ``ahead="edf"`` selects waiting requests with earlier deadlines than the new request, assuming
@@ -125,7 +125,7 @@ class Estimator:
     def estimates(
         self, request: Request, held: RequestTotals = NOBODY
     ) -> dict[int, LatencyEstimate]:
-        """Estimate the latency at each worker, given the requests ``held`` before the workers."""
+        """Estimate the latency at each worker, given the requests ``held`` in the queue."""
         return {worker: self._estimate(request, worker, held) for worker in self._fleet.workers()}
 
     def expected_output(self, request: Request) -> float:
@@ -212,9 +212,9 @@ class AdmissionControl:
 
     A request enters the inner ``queue`` if it has no deadline, or if the ``Estimator`` expects it
     to be in time at some worker. A request that would be late is refused or, with
-    ``policy=demote``, demoted. A demoted request waits until the inner queue is empty and some
-    worker has no waiting request, for at most ``aging_s`` seconds. A request's latency is estimated
-    only once, on arrival, so an accepted request may still be late.
+    ``policy=demote``, demoted. A demoted request waits for at most ``aging_s`` seconds, until the
+    inner queue is empty and at least one worker has no waiting request. A request's latency is
+    estimated only once, on arrival, so an accepted request may still be late.
     """
 
     def __init__(self, queue: HoldsRequests, estimator: Estimator, params: AdmissionParams) -> None:

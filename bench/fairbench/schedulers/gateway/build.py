@@ -43,7 +43,7 @@ def with_admission(
     """Return admission control for the requests of ``queue`` (or of ``router`` without a queue).
 
     If the router is a ``Rerouting``, admission control can change the worker of each request.
-    ``setup`` must contain the costs of iterations and a fleet.
+    ``setup.costs`` and ``setup.fleet`` must be set.
     """
     assert setup.costs is not None, "an estimate needs the time that iterations take"
     assert setup.fleet is not None, "an estimate needs the loads of the workers"

@@ -21,8 +21,8 @@ class DRR(SharePolicy):
     starves. If ``corrected`` is false, two waiting clients' charges, divided by their weights,
     differ by less than a quantum plus both clients' highest request prices. The price of a request
     (``PriceParams``) may differ from the work that the request causes. In a tree of tenants, the
-    children of each tenant take turns. InferGrid's "deficit round robin" is a different rule,
-    ``infergrid-drr``.
+    children of each tenant take turns. InferGrid's "deficit round robin" is another rule,
+    implemented as ``infergrid-drr``.
     """
 
     name = "drr"

@@ -71,9 +71,9 @@ class GatewayParams:
       has a lower priority than the arriving request, the gateway refuses the request.
     - ``priority`` maps clients to priorities, which override the requests' priorities; larger
       numbers go first. A band is served only if no request of a higher band can be sent.
-    - ``outputs`` decides when a local scheduler is charged for output tokens: at the ``end`` of a
-      request (the default) or ``ahead``. With ``ahead``, expected outputs are charged in advance
-      (``OutputsAhead``); the scheduler must support refunds.
+    - ``outputs`` decides when a client is charged for output tokens under a local scheduler: at the
+      ``end`` of a request (the default), or ``ahead`` for its expected output (``OutputsAhead``).
+      For ``ahead``, the scheduler must support refunds.
     - ``ClientLimits`` describes ``client_limit``, ``client_requests``, ``client_memory``,
       ``client_reserve`` and ``tenants``.
     """

@@ -272,9 +272,10 @@ class Least:
 class Finishes:
     """The search for the workers at which a request would end first.
 
-    Sets of workers are stored as bit masks. ``costs`` contains each worker exactly once. ``idle``
-    is the set of workers without unfinished work; requests of equal work end at the same time at
-    all of these workers. Without ``bounds``, the search for the earliest end examines every worker.
+    Sets of workers are stored as bits. ``costs`` contains each worker exactly once. ``idle`` is the
+    set of workers without unfinished work. A request ends at the same time at all idle workers
+    where its work is equal. Without ``bounds``, the search for the earliest end examines every
+    worker.
     """
 
     client: str

@@ -20,7 +20,7 @@ def as_bits(workers: Iterable[int]) -> int:
 
 
 def lowest(bits: int) -> int:
-    """Return the lowest worker number in the set ``bits``. Precondition: ``bits`` is not 0."""
+    """Return the lowest worker number in the non-empty set ``bits``."""
     return (bits & -bits).bit_length() - 1
 
 

@@ -186,8 +186,8 @@ class Autoscaler:
     ) -> None:
         """Send half of the load of longer prompts that begin with ``key`` to the GPU ``to``.
 
-        Past queueing times at ``worker`` are deleted, so the prefix is copied again only if its
-        queueing time grows again.
+        The prefix's recorded queueing times at ``worker`` are deleted, so the prefix is copied
+        again only if new queueing times grow.
         """
         split_subtree(key, window, to, tree)
         key.waits.pop(worker)

@@ -247,7 +247,7 @@ class Victims:
         return inf if left_s < self.slack.step_s else left_s - return_s
 
     def _return_s(self, tokens: int) -> float:
-        """Return the seconds of copying or recomputation that the preemption of a request costs."""
+        """Return the time (s) to copy or recompute the tokens of a preempted request."""
         copied_s = self._copied_s(tokens)
         if self.always_swaps and copied_s < inf:
             return copied_s

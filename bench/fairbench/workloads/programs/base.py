@@ -34,7 +34,7 @@ class Job(ABC):
     """A client's unit of work: LLM calls that depend on each other, and their total demand.
 
     Jobs that arrive at the same instant start in the order of ``turn``, the position in a trace
-    file. If ``turn`` is None, jobs start in the order of their clients.
+    file. Without a ``turn``, jobs with equal arrival times start in the order of their clients.
     """
 
     turn: int | None = None

@@ -31,8 +31,8 @@ class Turn(NamedTuple):
 class Conversation(base.Program):
     """A sequence of calls; each prompt is the previous prompt, the previous output and a new part.
 
-    ``root`` is the beginning of the first prompt. Subclasses define ``part`` and ``call``, which
-    are words in the names of prompt parts and of calls.
+    ``root`` is the beginning of the first prompt. Subclasses define the words ``part`` and
+    ``call``, which occur in the names of prompt parts and of calls.
     """
 
     part: ClassVar[str]

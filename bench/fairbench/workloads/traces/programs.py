@@ -104,7 +104,7 @@ def _only_values(code: Ints, value: Ints, count: int) -> Ints:
 
 
 def prompt_of_row(table: TraceTable, runs: Runs, row: int, own: str) -> Prompt:
-    """Return the prompt of a request: its blocks, then a segment ``own`` for further tokens."""
+    """Return the prompt of a request: its blocks, and a segment ``own`` of the remaining tokens."""
     left, size = int(table.input_tokens[row]), int(table.block_size[row])
     segments = []
     for run in range(runs.first[row], runs.first[row + 1]):
@@ -122,7 +122,7 @@ CLOCK_S = 1.0  # Times may be wrong by this many seconds, because some logs have
 
 
 class RecordedTrace:
-    """The traffic of a table: each session, and each request without a session, is a program."""
+    """The programs of a trace: each session, and each request without a session, is a program."""
 
     drawn = False
 

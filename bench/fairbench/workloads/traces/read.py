@@ -199,7 +199,7 @@ def _with_synthetic_parts(table: TraceTable, params: TraceParams) -> TraceTable:
 def read_with_requests(
     params: TraceParams, fields: Collection[str], signs: Collection[str]
 ) -> tuple[ReadTrace, FileRequests | None]:
-    """Read a trace file; return the trace, and its requests with additional ``fields``.
+    """Read a trace file; return the trace, and its requests including the extra ``fields``.
 
     The requests are None if the format of the trace is one of ``PROGRAMS``.
 

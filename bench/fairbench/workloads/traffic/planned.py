@@ -52,7 +52,7 @@ class Phase:
 
 
 class Piece(NamedTuple):
-    """A rate in programs/s that changes linearly from ``rate`` to ``to_rate``."""
+    """An interval in which the rate (programs/s) changes linearly from ``rate`` to ``to_rate``."""
 
     start_s: float
     end_s: float
@@ -66,7 +66,7 @@ class Piece(NamedTuple):
         )
 
     def programs_until(self, until_s: float = inf) -> float:
-        """Return the number of programs that arrive at this rate before ``until_s``."""
+        """Return the number of programs that arrive in this interval before ``until_s``."""
         length_s = max(0.0, min(self.end_s, until_s) - self.start_s)
         if self.rate == self.to_rate:
             return self.rate * length_s if self.rate else 0.0

@@ -40,8 +40,8 @@ def main(arguments: list[str]) -> int:
     """Answer operations until the input ends; return the exit code.
 
     The first argument is the name of the engine, and the second is a file descriptor through which
-    the sockets of replicas arrive. With ``SOURCE_ONLY`` as third argument, the program answers only
-    the operation ``source``, and does not spend seconds on importing the engine.
+    the sockets of replicas arrive. If the third argument is ``SOURCE_ONLY``, the process answers
+    only the operation ``source`` and does not import the engine, which takes seconds.
     """
     # Ctrl-C is ignored, because the simulator ends this process by closing its standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

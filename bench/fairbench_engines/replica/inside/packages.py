@@ -32,8 +32,8 @@ def provide(own: Mapping[str, str], missing: Mapping[str, str]) -> None:
     """Make the given packages importable in this process.
 
     Args:
-        own: Packages and the parent folders from which to import them, installed or not.
-        missing: Packages and the parent folders from which to import them if not installed.
+        own: Packages to import from the given parent folders, even if they are installed.
+        missing: Packages to import from the given parent folders only if they are not installed.
     """
     absent = {name: folder for name, folder in missing.items() if find_spec(name) is None}
     sys.meta_path.insert(0, FolderFinder({**absent, **own}))

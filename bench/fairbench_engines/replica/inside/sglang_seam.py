@@ -229,7 +229,7 @@ def unified_cache(params: Any, core: str) -> Any:
 
 
 def tiny_kv(pool: int) -> Any:
-    """Return a KV cache that stores one unused number per token."""
+    """Return a KV pool that takes little memory: a single (unused) number per token."""
     sgl = sglang()
     return sgl.memory_pool.MHATokenToKVPool(
         *(pool, 1, sgl.torch.float32, 1, 1, 1, "cpu", False), enable_alt_stream=False

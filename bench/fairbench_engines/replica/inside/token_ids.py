@@ -20,7 +20,7 @@ class TokenIds:
         self._next = 1
 
     def of(self, prompt: Iterable[Sequence[Any]]) -> array[int]:
-        """Return the token ids that stand for a prompt."""
+        """Return token ids that represent the segments of a prompt."""
         ids: array[int] = array("q")
         for key, length in prompt:
             known = self._ids.setdefault(key, array("q"))

@@ -1,4 +1,4 @@
-"""The stored times of the central scheduler, and a function that measures missing times."""
+"""Stored times per round of a central scheduler, and a function that measures missing times."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def largest_wait(requests: Requests, service: ServiceRows, clients: int, horizon
     """Return the most service that other clients received while a newcomer's first request waited.
 
     A newcomer is a client that had no waiting or running request. If a newcomer sends several
-    requests at once, its wait ends with the first admission.
+    requests at once, its wait ends when the first of these requests is admitted.
 
     Args:
         requests: The requests of the run.

@@ -28,7 +28,7 @@ PROFILES = (
 
 
 class Step(NamedTuple):
-    """A value of one varied setting (``axis``), with a label and the changes to the experiment."""
+    """A value of a varied setting (``axis``), with its label and its changes to the experiment."""
 
     axis: str
     label: str

@@ -1,4 +1,4 @@
-"""Functions that judge claims about metrics over time, which must hold in every seed."""
+"""Functions that judge claims about metrics over time; a claim must hold in every seed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Facts = TypeVar("Facts")
 def over_seeds(
     cells: Sequence[SchedulerResults], facts: Callable[[Runs], Facts], names: Sequence[str]
 ) -> list[Facts]:
-    """Return ``facts`` for each seed with runs of all schedulers in ``names``."""
+    """Return the results of ``facts`` for the seeds with a run of every scheduler in ``names``."""
     runs: dict[int, dict[str, StoredRun]] = {}
     for cell in cells:
         for one in cell.runs:

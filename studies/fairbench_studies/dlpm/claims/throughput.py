@@ -138,7 +138,7 @@ def _against(preble: str, at: Mapping[Place, At]) -> list[Part]:
 
 
 def judge_worst_case(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge whether D2LPM's throughput, relative to each form of Preble, is lowest in long-qa."""
+    """Judge whether D2LPM's throughput relative to Preble is lowest in the workload long-qa."""
     at = by_place(cells)
     found = {name: tally(Pair("", RATE, "d2lpm", name, NEARLY), at) for name in PREBLES}
     return [

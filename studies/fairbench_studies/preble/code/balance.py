@@ -26,11 +26,12 @@ class BalanceParams(Protocol):
 
 
 class CodeBalance:
-    """Load balancing that moves cheap key nodes of the prefix tree to the GPU with the least load.
+    """Load balancing that moves nodes of the prefix tree to the GPU with the least load.
 
-    The key node of a request is the deepest node on the prompt's path with more tokens than the
-    path above the node. A GPU's only key node (prefix) is copied, not moved, to the GPU with the
-    least load once the TTFT of its requests has doubled.
+    Only key nodes are moved, the cheapest first. The key node of a request is the deepest node on
+    the prompt's path with more tokens than the path above the node. If a GPU has only one key node,
+    the node is not moved. Instead, the node is copied to the GPU with the least load once the TTFT
+    of its requests has doubled.
     """
 
     def __init__(self, params: BalanceParams, load: CodeLoad) -> None:
@@ -57,7 +58,7 @@ class CodeBalance:
             self._even_out(heavy, lightest, loads, now_s)
 
     def _even_out(self, heavy: int, light: int, loads: dict[int, float], now_s: float) -> None:
-        """Move key nodes from ``heavy`` to ``light``, or copy a single node. Update ``loads``."""
+        """Move nodes from GPU ``heavy`` to GPU ``light``, or copy a node. Update ``loads``."""
         costs = {
             key.node: self._load.key_s(key, heavy)
             for key in self._load.tree.keys.values()

@@ -1,4 +1,4 @@
-"""The prefix tree of Preble's code: the GPUs, unfinished requests and request counts of nodes."""
+"""The prefix tree of Preble's code, with GPUs, unfinished requests and request counts per node."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class CodeTree(PrebleTree):
                 del counts[at]
 
     def count(self, now_s: float, end: PrebleNode, context: int, prompt: int, output: int) -> None:
-        """Add a request to the counts of the request's key node.
+        """Add a request to the counts of its key node (see ``key_portion``).
 
         Args:
             now_s: The current time in seconds.

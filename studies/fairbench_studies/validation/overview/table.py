@@ -89,7 +89,7 @@ def _row(server: tuple[str, str, str], prompts: str, points: list[Point]) -> Row
 
 
 def _spread_pct(repeats: Sequence[Point], metric: str) -> Iterator[float]:
-    """Yield the spread of a metric in a set of repeated runs, if two measured values are known."""
+    """Yield the spread (%) of a metric over repeated runs, if at least two runs measured it."""
     values = [one.pairs[metric].measured for one in repeats if metric in one.pairs]
     if len(values) > 1:
         yield 100 * (max(values) - min(values)) * len(values) / sum(values)

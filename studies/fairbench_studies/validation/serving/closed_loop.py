@@ -67,9 +67,9 @@ def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
 class EventLoop:
     """The thread of a load generator that counts the tokens of each answered prompt.
 
-    Answers that arrive while the thread counts tokens are read afterwards, together. When the
-    thread has counted all their prompts' tokens, it calls ``go_on`` for each answer. ``read_ps``
-    holds the time (ps) at which the answer of each request was read.
+    Answers that arrive while the thread counts tokens are read together after the count. After
+    counting the prompt tokens of these answers, the thread calls ``go_on`` for each answer.
+    ``read_ps`` holds the time (ps) at which the answer of each request was read.
     """
 
     def __init__(self, clock: Clock, tokens: Sequence[int], go_on: Callable[[], None]) -> None:
@@ -82,7 +82,7 @@ class EventLoop:
         self._ends_ps: list[int] = [0]
 
     def answer(self, number: int) -> None:
-        """Receive an answer at the load generator."""
+        """Record an answer that arrives at the load generator."""
         self._unread.append(number)
         if self._ends_ps[-1] <= self._clock.now_ps:
             self._count()

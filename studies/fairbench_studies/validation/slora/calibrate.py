@@ -101,7 +101,7 @@ def _with(runs: list[MeasuredRun], fits: list[Fit], overhead_ms: float) -> Calib
 
 
 def _response_ms(runs: list[MeasuredRun], overhead_ms: float) -> float:
-    """Return the part of the lowest TTFT (ms) that is neither prefill nor starting a minibatch."""
+    """Return the lowest TTFT minus the time of its prefill and of starting a minibatch, in ms."""
     served = [run.trace.finished for run in runs]
     ttft_s = [run.trace.first_token_latency_s[mask] for run, mask in zip(runs, served, strict=True)]
     prompts = [run.trace.prompt_tokens[mask] for run, mask in zip(runs, served, strict=True)]

@@ -58,7 +58,7 @@ class RunComparison:
 
     @property
     def rate_errors_pct(self) -> list[float]:
-        """The defined errors of clients' simulated service rates, in percent of measured rates."""
+        """The errors (%) of clients' simulated service rates, without undefined errors."""
         errors = (pair.error_pct for pair in self.service_rates.values())
         return [error for error in errors if error is not None]
 

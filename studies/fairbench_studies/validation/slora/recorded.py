@@ -1,4 +1,4 @@
-"""The dates of measured runs, which show the version of VTC-artifact that charged the clients.
+"""The dates of VTC-artifact's measured runs, which reveal the version of its charging code.
 
 The records of VTC-artifact have no dates. This module lists the dates of the commits (up to
 192c2e2) that last changed the records' files. If a record has the field ``recorded``, the date in

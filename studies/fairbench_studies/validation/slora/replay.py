@@ -1,9 +1,9 @@
 """The replay of measured S-LoRA runs: a simulation with the same arrivals and lengths.
 
 The measured server ran S-LoRA ([VTC-artifact]), so the engine is ``lightllm`` with settings from
-S-LoRA's code. Decode times are derived from the GPU's data, and the cost of a prefilled token is
-from VTC-artifact's profile. The module ``calibrate`` fits only the host's time per minibatch and
-per running request, to the runs of ``FITTED_SCENARIOS``.
+S-LoRA's code. Decode times are derived from the GPU's data sheet. The cost of a prefilled token
+comes from VTC-artifact's profile. The module ``calibrate`` fits only the host's time per minibatch
+and per running request, to the runs of ``FITTED_SCENARIOS``.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def with_request_step(profile: TimingProfile, step_ms: float) -> TimingProfile:
 
 
 def fitted_profile(date: Recorded) -> TimingProfile:
-    """Return the fitted timing profile of the server on which runs of a date were measured."""
+    """Return the timing profile fitted to the server whose runs were measured on ``date``."""
     return with_request_step(load_profile(FITTED_PROFILE), REQUEST_STEP_MS[date])
 
 
