@@ -217,9 +217,9 @@ def _first(error: ValidationError) -> ErrorDetails:
 def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) -> str:
     """Describe the first validation error in one line.
 
-    The line contains the key, the value, the allowed values and the nearest match. The key is
-    written after ``owner``, as in ``dlpm.quantum``. For an unknown top-level key, the nearest match
-    is chosen from the keys ``known``.
+    The line contains the key, the value, the allowed values and the nearest match. The key follows
+    ``owner`` and a dot, as in ``dlpm.quantum`` for the owner ``dlpm``. For an unknown top-level
+    key, the nearest match is chosen from the keys ``known``.
     """
     first = _first(error)
     key = ".".join(str(part) for part in ([owner] if owner else []) + list(first["loc"]))

@@ -2,7 +2,7 @@
 
 - ``experiment.toml``: the experiment in which the attacker is honest.
 - ``search.json``: settings of the search.
-- ``honest.json``: measurements of the honest experiment, by seed.
+- ``honest.json``: measurements of the experiment in which the attacker is honest, by seed.
 - ``trials.json``: all attacks that were tried, in order.
 - ``cpu.json``: number and processor time of the simulations so far.
 - ``worst/N.toml``: the worst attacks as workload files; N = 1 is the worst.

@@ -1,4 +1,4 @@
-"""The workload of an attack: one scenario contains the attack, and the other one does not.
+"""The workload of an attack: a scenario with the attack, and a scenario without the attack.
 
 Client 0 is the attacker, and the next clients are the victims. Further identities of the attacker
 have the highest client numbers, so that the victims' requests are the same with and without it.

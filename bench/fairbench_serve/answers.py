@@ -297,7 +297,7 @@ def broken_off(
 
     Without streaming, the router does not see tokens before the end of an answer, so an unfinished
     answer is charged one token per ``token_s`` seconds since the request was sent. For a streamed
-    answer, ``token_s`` is None, and the received tokens are charged.
+    answer, ``token_s`` is None, and the tokens received so far are charged.
     """
     so_far, most = reported(usage, asked), asked.most_output_tokens
     produced = so_far.output_tokens

@@ -174,11 +174,12 @@ class Attempts:
     async def answer_request(self, asking: Asking) -> web.StreamResponse:
         """Return the answer that a worker gives to a request.
 
-        The request is sent again if a worker has closed a reused connection or, at most once per
-        worker, if a worker cannot be reached. After any other failure, the request is retried once,
-        at another worker or, if the connection broke, at any worker. Further retries take place
-        only if all failures were error answers, and if there is another worker whose last request
-        succeeded. If the worker's process has ended, the request is not retried.
+        The request is sent again if a worker has closed a reused connection. If a worker cannot be
+        reached, the request is sent again at most once per worker. After any other failure, the
+        request is retried once, at another worker or, if the connection broke, at any worker.
+        Further retries take place only if all failures were error answers, and if there is another
+        worker whose last request succeeded. If the worker's process has ended, the request is not
+        retried.
 
         Raises Problem if no worker has answered.
         """

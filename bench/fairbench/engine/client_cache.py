@@ -225,7 +225,7 @@ class ClaimedMemory(Protocol[Kept]):
         """Split a long node; ``node`` keeps its last ``tokens`` tokens, rounded up to blocks."""
 
     def drop(self, node: Kept) -> None:
-        """Free a node's second, unused copy; without one, free the unclaimed node itself."""
+        """Free a node's unused second copy; if there is no second copy, free the unclaimed node."""
 
 
 class Claims(Generic[N]):
@@ -596,7 +596,7 @@ class ClientCache(KVCache):
         self.claims.abandon()
 
     def detach(self, waiter: KVWaiter) -> None:
-        """Detach a waiting request from its node, whose eviction rank may fall as a result."""
+        """Detach a waiting request from its node; this may lower the node's eviction rank."""
         node = cast(ClaimedNode, waiter.node)
         super().detach(waiter)
         self.claims.list_again(node)

@@ -119,8 +119,8 @@ def check_engine(
 ) -> Iterator[CheckedStream]:
     """Yield the comparison of model and code for each seed.
 
-    The simulator imitates the engine's release or, if this release is unknown, the newest known
-    release.
+    The simulator imitates the installed release of the engine, or the newest known release if the
+    installed release is unknown.
 
     Args:
         python: Path of the Python interpreter in whose environment the engine is installed.

@@ -100,7 +100,7 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
 
         @property
         def wait_s(self) -> float:
-            """The waiting time in seconds that the rule ``resume`` uses, or inf if it uses none."""
+            """The waiting time (s) that the rule ``resume`` uses; inf if the rule uses none."""
             return self.after_s or AFTER_S.get(self.resume, inf)
 
     params: Params
@@ -192,7 +192,7 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
         return best if not stays and (may_move or self.params.resume == "most-room") else own
 
     def _take_room(self, worker: int, required: float, idle_s: float) -> float:
-        """Pause sessions until a replica has ``required`` free tokens; return the free tokens.
+        """Pause sessions until the replica has ``required`` free tokens; return its free tokens.
 
         Only sessions that have been idle for ``idle_s`` seconds are paused.
         """

@@ -81,7 +81,7 @@ def draw_over_time(
     """Draw metrics of clients over time.
 
     Args:
-        cells: The results, whose hardware and seeds the caption names.
+        cells: The results to draw; the figure's caption states their hardware and seeds.
         rows: The values that ``rows_over_time`` returned.
         title: The title of the figure.
         names: The names of the metrics.

@@ -36,7 +36,7 @@ class EngineReplicas(ABC):
 
     @abstractmethod
     def configure(self, told: dict[str, Any]) -> bool:
-        """Configure the engine's code for a run, with the simulator's settings ``told``.
+        """Configure the engine's code for a run; ``told`` holds the simulator's settings.
 
         Returns whether a fairbench scheduler orders requests instead of the engine's own policy.
         """

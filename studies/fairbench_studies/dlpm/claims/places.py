@@ -70,7 +70,8 @@ def place_of(cell: SchedulerResults) -> Place:
 def in_one_pool(cells: Sequence[SchedulerResults]) -> list[SchedulerResults]:
     """Return the results of configurations that were run with one size of the KV pool.
 
-    Configurations with several sizes of the KV pool, which the paper does not have, are left out.
+    The paper does not vary the size of the KV pool, so configurations with several sizes are left
+    out.
     """
     counts = Counter((place_of(cell), cell.combined["scheduler"]) for cell in cells)
     several = {place for (place, _), count in counts.items() if count > 1}
