@@ -55,9 +55,9 @@ class DataError(UsageError):
 
 
 class ProgramFailed(FairbenchError):
-    """An error of a program (a task of several calls): the cluster refused one of its requests.
+    """An error of a program (a task of several calls): the cluster refused a call of the program.
 
-    A request is refused if its tokens exceed the KV memory.
+    The cluster refuses a request whose tokens exceed the KV memory.
     """
 
 

@@ -125,7 +125,10 @@ class SearchStore:
         return read_spec(self.path / EXPERIMENT)
 
     def plan(self) -> SearchPlan:
-        """Return the settings of the search. Raises DataError if the file is invalid."""
+        """Return the settings of the search for attacks.
+
+        Raises DataError if the file is invalid.
+        """
         return checked(SearchPlan, read_json(self.path / SEARCH), str(self.path / SEARCH))
 
     def go_on_for(self, trials: int | None, cpu_hours: float | None) -> None:

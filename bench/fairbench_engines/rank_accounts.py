@@ -77,7 +77,7 @@ class RankAccount(ABC):
 
     @abstractmethod
     def _merge(self, origin: str, totals: Totals, now_s: float) -> None:
-        """Merge the totals of charges that the rank ``origin`` has published."""
+        """Merge the totals of charges that the data-parallel rank ``origin`` has published."""
 
     @abstractmethod
     def _look_elsewhere(self, elsewhere: Mapping[str, bool]) -> None:

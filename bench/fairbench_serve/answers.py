@@ -264,8 +264,9 @@ class Bill:
 class HighestCost(NamedTuple):
     """The highest cost that a request can cause, in tokens.
 
-    ``prompt_tokens`` is the known or estimated length of the prompt. ``most_output_tokens`` limits
-    the total output of all answers. ``answers`` is the number of answers that the request asks for.
+    ``prompt_tokens`` is the known or estimated length of the prompt. ``most_output_tokens`` is the
+    limit on the output tokens of all answers together. ``answers`` is the number of answers that
+    the request asks for.
     """
 
     prompt_tokens: int

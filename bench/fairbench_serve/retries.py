@@ -148,7 +148,7 @@ class Tries:
 
 
 class Sessions(NamedTuple):
-    """HTTP sessions: ``kept`` reuses connections, ``fresh`` opens a new one for each request."""
+    """HTTP sessions: ``kept`` reuses connections, ``fresh`` opens a connection for each request."""
 
     kept: ClientSession
     fresh: ClientSession

@@ -146,7 +146,7 @@ class PinAudit:
     - ``beyond`` counts the allocations in which a client's tokens in use and requested tokens
       exceed its share, which the theorem on fair memory shares rules out.
     - ``lost_tokens`` sums the tokens that clients at or below their share lost to other clients. If
-      ``beyond`` is 0, the theorem on fair memory shares guarantees that ``lost_tokens`` is 0.
+      ``beyond`` is 0, ``lost_tokens`` must be 0 according to the theorem on fair memory shares.
     """
 
     allocations: int = 0

@@ -20,7 +20,7 @@ Share = Annotated[FiniteFloat, Ge(0), Le(0.95)]
 
 
 class Terms(NamedTuple):
-    """A limit on a client's lead in service over clients that wait at other gateways.
+    """A limit on how far a client's service may lead clients that wait at other gateways.
 
     A client's largest allowed lead, in tokens divided by weight, is ``ahead_tok_s`` times the
     seconds since another router last reported the waiting client. If leads had a constant limit,

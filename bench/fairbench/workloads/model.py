@@ -213,8 +213,8 @@ class ClientPresence(FileTable):
     def intervals(self, rng: random.Random) -> Iterator[tuple[float, float]]:
         """Yield the intervals of a client's presence in order, without end if they are random.
 
-        ``rng`` is the random stream for this client's presence. Each call of ``intervals`` needs a
-        new stream, so that equal seeds give equal intervals.
+        ``rng`` is the random number generator for this client's presence. Each call of
+        ``intervals`` needs a new stream, so that equal seeds give equal intervals.
         """
         if self.stay_s is None or self.away_s is None:
             yield from self.windows or ()

@@ -45,7 +45,7 @@ class FirstDifference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CheckedStream:
-    """A random run, simulated with fairbench's model and with the engine's own code.
+    """A run of random requests, simulated with fairbench's model and with the engine's own code.
 
     ``differing`` is the number of requests whose records differ. ``first`` is the first value that
     differs between model and engine code, or None. ``code`` describes the engine's code, as

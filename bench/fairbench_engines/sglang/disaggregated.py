@@ -33,7 +33,7 @@ class Disaggregation:
     ready: list[Req] = field(default_factory=list)
 
     def sort(self, refresh: bool) -> list[Req]:
-        """Return requests in order of arrival, because a decode server computes no prompts."""
+        """Return the requests in order of arrival, because a decode server computes no prompts."""
         return self.ready
 
     def match(self, req: Req) -> int:

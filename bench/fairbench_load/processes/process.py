@@ -96,7 +96,10 @@ class Process(Protocol):
 
     @property
     def ending(self) -> str:
-        """A phrase that tells how the process ended; the process must have ended."""
+        """A phrase that tells how the process ended, such as its exit status.
+
+        Precondition: the process has ended.
+        """
 
     def log_tail(self) -> str:
         """Return the last lines of the process's output."""

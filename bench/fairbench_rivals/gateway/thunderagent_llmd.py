@@ -181,7 +181,7 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
         return 2, ADMISSIONS[self.params.admit](session)
 
     def _target(self, session: LedgerSession, rooms: dict[int, float]) -> int:
-        """Return the replica at which a session may resume now under the rule ``resume``."""
+        """Return the replica at which the rule ``resume`` lets a paused session continue now."""
         own = session.origin
         best = max(rooms, key=rooms.__getitem__)
         if own is None or own not in rooms:

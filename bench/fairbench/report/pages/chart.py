@@ -504,7 +504,7 @@ class DotRow(NamedTuple):
 def dot_chart(
     title: str, series: Mapping[str, int], rows: Sequence[DotRow], *, x_label: str, reference: float
 ) -> str:
-    """Draw rows of marks, and a vertical line at the value ``reference``.
+    """Draw marks in rows on a common x axis, and a vertical line at the value ``reference``.
 
     A value that is only a bound is drawn as an open mark with an arrow. ``series`` maps the labels
     of the legend to numbers in ``palette.SERIES``. The chart must have at least one dot.

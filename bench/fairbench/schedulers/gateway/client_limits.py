@@ -30,10 +30,10 @@ Own: TypeAlias = tuple[int, str]
 class ClientLine:
     """The requests of an owner (a client or a tenant) that wait because of the owner's limit.
 
-    Each arriving request gives its client a turn, which is the right to send one request of the
-    same priority. Turns are taken by priority, the highest first, and then in order of arrival. In
-    a turn, the client sends the first request of its oldest program, so that programs that have
-    begun precede new programs.
+    Each arriving request gives its client a turn: the right to send one request of the same
+    priority. Turns are taken by priority, the highest first, and then in order of arrival. In a
+    turn, the client sends the first request of its oldest program, so that programs that have begun
+    precede new programs.
     """
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ def seed_all(seed: int, index: int, torch: Any) -> None:
 class EngineReplicas(ABC):
     """The factory of a run's replicas, which holds the engine's configuration for the run.
 
-    A subclass for each engine defines ``configure`` and ``worker``.
+    Each engine has a subclass, which defines ``configure`` and ``worker``.
     """
 
     def __init__(self, engine: str) -> None:
