@@ -397,8 +397,9 @@ class Other(Group):
     """Well-behaved clients whose programs are of another kind than the workload's.
 
     ``rate`` is in programs/s per client and GPU; with ``sizes``, ``rate`` is the mean over the
-    clients. ``arrivals`` and ``presence`` replace the workload's arrivals and the scenario's
-    presence. Values inherited from another ``workload`` are copied when the table is read.
+    clients. ``arrivals`` replaces the workload's arrival process, and ``presence`` replaces the
+    times at which the scenario's clients are present. Values inherited from another ``workload``
+    are copied when the table is read.
     """
 
     workload: str | None = None
