@@ -99,7 +99,7 @@ def through(group: str, name: str, what: str = "") -> Any:
 
 
 def loaded(target: str, what: str) -> Any:
-    """Return the object ``target`` (``MODULE:NAME``) of an installed package.
+    """Return the object that ``target`` (``MODULE:NAME``) names in an installed package.
 
     Raises UsageError if the package is missing or has another version; the message begins with
     ``what``.
@@ -114,8 +114,9 @@ def loaded(target: str, what: str) -> Any:
 def find_in_clone(target: str) -> None:
     """Make the package of ``target`` (``MODULE:NAME``) importable from a source checkout.
 
-    The wheel does not contain the studies. The function looks for the studies in the source
-    checkout of this package, and then in a checkout that contains the current folder.
+    The installed package (wheel) of fairbench does not contain the package of studies. The function
+    looks for the studies in the source checkout of this package, and then in a checkout that
+    contains the current folder.
     """
     package = target.partition(":")[0].partition(".")[0]
     if not package.startswith(OURS) or find_spec(package) is not None:

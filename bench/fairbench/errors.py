@@ -55,9 +55,9 @@ class DataError(UsageError):
 
 
 class ProgramFailed(FairbenchError):
-    """An error of a program (a task of several calls): the cluster refused one of its requests.
+    """An error of a program (a task of several calls): the cluster refused a call of the program.
 
-    A request is refused if its tokens exceed the KV memory.
+    The cluster refuses a request whose tokens exceed the KV memory.
     """
 
 
@@ -217,9 +217,9 @@ def _first(error: ValidationError) -> ErrorDetails:
 def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) -> str:
     """Describe the first validation error in one line.
 
-    The returned line contains the key, its value, the allowed values and the nearest match. The key
-    is written after ``owner``, as in ``dlpm.quantum``. For an unknown top-level key, the nearest
-    match is chosen from the keys ``known``.
+    The line contains the key, the value, the allowed values and the nearest match. The key follows
+    ``owner`` and a dot, as in ``dlpm.quantum`` for the owner ``dlpm``. For an unknown top-level
+    key, the nearest match is chosen from the keys ``known``.
     """
     first = _first(error)
     key = ".".join(str(part) for part in ([owner] if owner else []) + list(first["loc"]))

@@ -1,4 +1,4 @@
-"""Mappings and modules that import values at first use, so that commands start fast."""
+"""Mappings and modules that load their values at first use, to shorten the start of commands."""
 
 from __future__ import annotations
 

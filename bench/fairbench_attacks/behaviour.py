@@ -53,8 +53,8 @@ class Behaviour:
     - ``max_new_multiple`` is the ratio of ``max_new_tokens`` to the real output length.
     - ``on_share`` is the fraction of each period (``period_s`` seconds) in which the client sends.
     - ``in_flight`` limits the programs that run at once under one client name; 0 means no limit.
-    - ``reaction`` names the event after which new programs start: ``refill`` means that a request
-      was queued, and ``eviction`` that a prefix was evicted.
+    - ``reaction`` names the event after which new programs start: ``refill`` is a queued request,
+      and ``eviction`` is an evicted prefix.
     - ``deadline_part`` is the claimed latency target divided by the real target.
     - ``weight_multiple`` is the claimed client weight divided by the real weight.
     - ``output_multiple`` is the attacker's output length divided by the honest output length.

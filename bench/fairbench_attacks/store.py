@@ -2,7 +2,7 @@
 
 - ``experiment.toml``: the experiment in which the attacker is honest.
 - ``search.json``: settings of the search.
-- ``honest.json``: measurements of the honest experiment, by seed.
+- ``honest.json``: measurements of the experiment in which the attacker is honest, by seed.
 - ``trials.json``: all attacks that were tried, in order.
 - ``cpu.json``: number and processor time of the simulations so far.
 - ``worst/N.toml``: the worst attacks as workload files; N = 1 is the worst.
@@ -125,7 +125,10 @@ class SearchStore:
         return read_spec(self.path / EXPERIMENT)
 
     def plan(self) -> SearchPlan:
-        """Return the settings of the search. Raises DataError if the file is invalid."""
+        """Return the settings of the search for attacks.
+
+        Raises DataError if the file is invalid.
+        """
         return checked(SearchPlan, read_json(self.path / SEARCH), str(self.path / SEARCH))
 
     def go_on_for(self, trials: int | None, cpu_hours: float | None) -> None:

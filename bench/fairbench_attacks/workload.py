@@ -1,4 +1,4 @@
-"""The workload of an attack, with one scenario that contains the attack and one without it.
+"""The workload of an attack: a scenario with the attack, and a scenario without the attack.
 
 Client 0 is the attacker, and the next clients are the victims. Further identities of the attacker
 have the highest client numbers, so that the victims' requests are equal with and without the

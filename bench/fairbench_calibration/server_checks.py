@@ -2,8 +2,8 @@
 
 The load consists of two test clients in closed loops. The well-behaved client sends one request at
 a time, first alone and then beside a heavy client that floods the server. Under a fair scheduler,
-requests of the well-behaved client overtake the flood; in order of arrival, both clients wait
-equally long.
+the well-behaved client's requests overtake the heavy client's queued requests. In order of arrival,
+both clients wait equally long.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class EmulatorConfig:
     number: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the values. Raises UsageError if a value is out of range."""
+        """Raise UsageError if ``time_scale``, ``slowdown`` or another value is out of range."""
         for name in ("time_scale", "slowdown"):
             value = getattr(self, name)
             if not MIN_TIME_SCALE <= value <= MAX_TIME_SCALE:

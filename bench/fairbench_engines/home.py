@@ -134,7 +134,7 @@ class EngineHome(ABC):
 
     @property
     def waiting(self) -> Collection[str]:
-        """The clients whose requests wait."""
+        """The names of the clients that have waiting requests."""
         return self.view.clients()
 
     def look(self, now_s: float) -> None:

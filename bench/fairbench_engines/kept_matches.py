@@ -64,7 +64,7 @@ class KeptMatches(ABC):
     """A MatchCache that looks up a prompt again only if its match may have changed.
 
     A subclass defines the look-up, and calls ``stored`` and ``lost`` when the engine's cache
-    changes. Each cache change must be reported; a needless report costs only one look-up.
+    changes. Each cache change must be reported; a report without a change costs only one look-up.
     """
 
     def __init__(self) -> None:
@@ -189,8 +189,8 @@ class EngineQueue(MatchedQueue[Spot]):
         """Add an arriving or retracted request with the prompt ``token_ids``.
 
         The request joins the tail of the queue or, with ``first``, the head. The match has at most
-        ``most`` tokens; by default, all tokens but the last may match. ``apart`` is a key that
-        separates requests with equal tokens in the cache.
+        ``most`` tokens; by default, all tokens but the last may match. Requests with equal tokens
+        but different values of ``apart`` have separate cache entries.
         """
         waiting = Waiting(request, NO_OUTPUT, 0, lambda _: None)
         # The first tokens of a prompt show whether waiting requests share an uncached prefix.

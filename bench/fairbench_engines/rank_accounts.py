@@ -56,7 +56,8 @@ class RankAccount(ABC):
         """Merge the new totals of charges that other ranks have published.
 
         Args:
-            told: Totals by the rank that sent them; totals may be late, repeated or out of order.
+            told: Totals by the rank that published them; the totals may arrive late, repeatedly or
+                out of order.
             elsewhere: For each client with requests at other ranks, whether such a request is
                 queued.
             now_s: The time in seconds on the host's clock.
@@ -77,7 +78,7 @@ class RankAccount(ABC):
 
     @abstractmethod
     def _merge(self, origin: str, totals: Totals, now_s: float) -> None:
-        """Merge the totals of charges that the rank ``origin`` has published."""
+        """Merge the totals of charges that the data-parallel rank ``origin`` has published."""
 
     @abstractmethod
     def _look_elsewhere(self, elsewhere: Mapping[str, bool]) -> None:

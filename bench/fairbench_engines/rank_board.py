@@ -96,7 +96,7 @@ class RankBoard:
 
 
 class Reader:
-    """A reader of the totals that another rank publishes on its board (see ``RankBoard``)."""
+    """A reader of the totals that another data-parallel rank publishes on its ``RankBoard``."""
 
     def __init__(self, path: Path) -> None:
         self._columns = _columns(path, "r")

@@ -250,7 +250,7 @@ def _is_undefined(value: Value) -> bool:
 
 
 def _judge_undefined(before: Sequence[Value], after: Sequence[Value]) -> Judgement:
-    """Judge a metric that is undefined in some runs; it passes if it is undefined in all runs."""
+    """Judge a metric that is undefined in some runs; a metric undefined in all runs passes."""
     undefined = [list(filter(_is_undefined, values)) for values in (before, after)]
     if len(undefined[0]) == len(before) and len(undefined[1]) == len(after):
         return Judgement(Verdict.PASS, "undefined in both")

@@ -134,7 +134,8 @@ def _folded(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) 
 def as_commands(outcome: Outcome, *, inconclusive_fails: bool) -> str:
     """Return the outcome as GitHub annotations.
 
-    Each check that did not pass gets an error or a warning, and a notice counts the verdicts.
+    Each check that did not pass becomes an error or a warning. A notice states the number of checks
+    with each verdict.
     """
     levels = {
         Verdict.ERROR: "error",

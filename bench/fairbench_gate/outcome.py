@@ -52,7 +52,7 @@ class Change(NamedTuple):
 
     @property
     def direction(self) -> str:
-        """The direction of a change: ``worse``, ``better``, or "" if it is neither."""
+        """The direction of a metric's change: ``worse``, ``better``, or "" for neither."""
         metric = metric_of(self.metric)
         better = metric.better if metric else Better.NEITHER
         if better is Better.NEITHER or not (self.before.is_number and self.after.is_number):

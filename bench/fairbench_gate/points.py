@@ -180,7 +180,7 @@ def _changes(one: GatePoint, other: GatePoint) -> experiments.SpecChanges:
 
 
 def _kept_defaults(point: GatePoint) -> tuple[str, ...]:
-    """Return the former defaults that a simulated run keeps, as it repeats a stored experiment."""
+    """Return remarks on old defaults that a simulated run keeps because it repeats a stored run."""
     # An experiment that another version of fairbench stored may be invalid in this version.
     with suppress(UsageError):
         if point.simulated:

@@ -42,7 +42,7 @@ class ClassView(QueueView):
 
 @dataclass(frozen=True)
 class ClassBatch:
-    """The running requests ``mine`` of one class, which are part of the batch ``whole``."""
+    """The running requests of one class (``mine``), as a part of the batch ``whole``."""
 
     whole: RunningView
     mine: Sequence[Running]

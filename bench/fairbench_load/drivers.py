@@ -71,7 +71,7 @@ class Failed(NamedTuple):
 
 
 def serve(pipe: Pipe, clock: Callable[[], float] = time.monotonic) -> None:
-    """Run a driver, which answers the controlling process until the pipe closes.
+    """Run a driver, which answers the messages of the controlling process until the pipe closes.
 
     After ``Begin``, the driver sends the load, and reports its progress and finally its result.
     """
@@ -160,7 +160,7 @@ class Crew(Protocol):
 
 
 class Team:
-    """The drivers of a live run, as the controlling process sees them.
+    """The drivers of a live run (processes that send requests), for the controlling process.
 
     ``folders`` lists the folder of each driver's records.
     """

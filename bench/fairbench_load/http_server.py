@@ -502,7 +502,7 @@ def _bound_sockets(host: str, port: int, shown: str) -> list[socket.socket]:
 async def parsed(raw: bytes, parse: Callable[[bytes, *Ts], T], *args: *Ts) -> T:
     """Return ``parse(raw, *args)``; a long body is parsed in a thread.
 
-    Raises the errors that ``parse`` raises.
+    An exception raised by ``parse`` reaches the caller.
     """
     if len(raw) < LONG_BODY_BYTES:
         return parse(raw, *args)

@@ -159,7 +159,8 @@ class Reach:
     def ask(self, kind: type[T], python: str, *words: str) -> T:
         """Run this module on the host with the arguments ``words``; return the printed answer.
 
-        Raises UsageError if the module cannot be run, or if the answer is not of type ``kind``.
+        Raises UsageError if the module cannot be run, or if the printed answer is not of type
+        ``kind``.
         """
         # Import msgspec only here, because flags are also checked without the extra `live`.
         import msgspec

@@ -99,7 +99,7 @@ class PluginConfig:
 
     @property
     def has_cap(self) -> bool:
-        """Whether ``load_cap`` is set, which requires that the server measures its steps."""
+        """Whether ``load_cap`` is set; a load cap requires that the server measures its steps."""
         return LOAD_CAP in self.params
 
     @property

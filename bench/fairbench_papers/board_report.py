@@ -109,7 +109,7 @@ def board_heading(board: Board) -> str:
 
 
 def _rank_table(board: Board, label: int, *, ends: bool) -> Table:
-    """Return the table of ranks and values, with names of at most ``label`` characters.
+    """Return the table of ranks and values; row names have at most ``label`` characters.
 
     If ``ends`` is True, all metrics show their intervals, not only the first metric.
     """
@@ -408,7 +408,7 @@ def _axis(board: Board, metric: BoardMetric) -> PlotAxis:
 def _picture_rows(
     board: Board, first: BoardMetric, other: BoardMetric
 ) -> tuple[list[_Row], list[str]]:
-    """Return the rows of a picture, and the names of the rows that the picture leaves out."""
+    """Return the rows that a chart can show, and the names of the rows that it leaves out."""
     by_x, by_y = [CATALOGUE[one.key] for one in (other, first)]
     across, up = by_x.form.factor, by_y.form.factor
     known = []

@@ -149,7 +149,8 @@ def admin_app(
 
     If ``key`` is given, callers must send this API key. ``worker_keys`` holds the API keys of
     workers that may be added. A web page in a browser on the router's machine cannot change the
-    workers. Web pages can neither send JSON to another site nor use a host name of this machine.
+    workers. Browsers let no web page send JSON to another site without permission, and requests
+    with a foreign host name are refused.
     """
 
     @web.middleware

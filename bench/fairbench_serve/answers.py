@@ -265,8 +265,9 @@ class Bill:
 class HighestCost(NamedTuple):
     """The highest cost that a request can cause, in tokens.
 
-    ``prompt_tokens`` is the known or estimated length of the prompt. ``most_output_tokens`` limits
-    the total output of all answers. ``answers`` is the number of answers that the request asks for.
+    ``prompt_tokens`` is the known or estimated length of the prompt. ``most_output_tokens`` is the
+    limit on the output tokens of all answers together. ``answers`` is the number of answers that
+    the request asks for.
     """
 
     prompt_tokens: int
@@ -296,9 +297,9 @@ def broken_off(
     also pays for the memory that the engine reserved for the remaining output. If reserved memory
     were not charged, a client could request long answers and disconnect early at no cost.
 
-    Without streaming, the router sees no tokens before an answer ends. An unfinished answer is then
-    charged one token per ``token_s`` seconds since the request was sent. For a streamed answer,
-    ``token_s`` is None, and the received tokens are charged.
+    Without streaming, the router does not see tokens before the end of an answer, so an unfinished
+    answer is charged one token per ``token_s`` seconds since the request was sent. For a streamed
+    answer, ``token_s`` is None, and the tokens received so far are charged.
     """
     so_far, most = reported(usage, asked), asked.most_output_tokens
     produced = so_far.output_tokens

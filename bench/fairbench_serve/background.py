@@ -83,7 +83,7 @@ async def give_back_freed_memory() -> None:
 
 
 def return_freed_memory() -> bool:
-    """Return freed memory to the operating system, which takes about 10 ms per 100 MB.
+    """Return freed memory to the operating system; this takes about 10 ms per 100 MB.
 
     The result is False if the C library is not glibc.
     """

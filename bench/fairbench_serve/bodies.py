@@ -168,7 +168,10 @@ class _Shares:
         self._all = 0
 
     def would_have(self, client: str, more: int) -> tuple[int, bool]:
-        """Return a client's bytes or bodies after adding ``more``, and whether they are allowed."""
+        """Return a client's total including ``more``, and whether the total is allowed.
+
+        The totals count either bytes or bodies.
+        """
         own = self._had[client] + more
         return own, own <= self._most - self._all - more
 

@@ -43,7 +43,7 @@ class Breakers:
     decides whether the breaker closes or opens again.
 
     A breaker stays closed if only one client's requests fail and the worker served another client
-    in the last 5 s, because the client's requests may be the cause. ``now_s`` returns the time in
+    in the last 5 s. The cause may then be that client's requests. ``now_s`` returns the time in
     seconds.
     """
 
@@ -65,7 +65,7 @@ class Breakers:
     def record_failure(self, worker: int, client: str) -> bool:
         """Record that a client's request failed at a worker, but was served by another worker.
 
-        The result is True if the failure opens the worker's breaker.
+        Returns True if the failure opens the worker's circuit breaker.
         """
         state = self._states.get(worker)
         if state is None:
@@ -148,11 +148,11 @@ class Refusals:
     """The kinds of requests that a worker refuses while other workers serve them.
 
     A kind is a hash of properties such as model and fields; a size is the number of tokens that a
-    request needs. After ``TRIPS_AFTER`` refusals, the worker gets no requests of the same kind and
-    at least the same size during a pause. After the pause (see ``Breakers``), one request of the
-    refused kind tests the worker. A served request deletes the worker's refusals of equal or
-    smaller requests of the same kind. If a single client sent all refused requests, the worker
-    still gets requests from other clients.
+    request needs. After ``TRIPS_AFTER`` refusals of a kind, the worker gets a pause from requests
+    of this kind that have at least the refused size. After the pause (see ``Breakers``), one
+    request of the refused kind tests the worker. A served request deletes the worker's refusals of
+    equal or smaller requests of the same kind. If one client sent all refused requests, only this
+    client's requests avoid the worker, because their content may be the cause.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:

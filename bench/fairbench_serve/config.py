@@ -119,7 +119,7 @@ class RouterConfig:
     - ``patterns``: whether clients may send regular expressions and grammars.
     - ``health_interval_s``: seconds between health checks of a worker.
     - ``health_timeout_s``: seconds within which a worker must answer a health check.
-    - ``stall_s``: seconds without progress after which a worker that has requests counts as down.
+    - ``stall_s``: a worker with requests counts as down after this many seconds without progress.
     - ``local``: the local scheduler that the workers should run; None means any scheduler.
     - ``gateway``, ``saturation``: policy and saturation detector of the queue in front of the
       router. Without ``gateway``, no queue is in front of the router. By default, the detector

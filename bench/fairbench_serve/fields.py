@@ -181,7 +181,7 @@ class RoutedResponse(CommonFields, kw_only=True):
 
 
 class MessageTurn(msgspec.Struct):
-    """A message in the body of ``/v1/messages``."""
+    """A message in a request body of the Anthropic API ``/v1/messages``."""
 
     role: str
     content: str | list[dict[str, Any]]

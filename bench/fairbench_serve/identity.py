@@ -70,7 +70,7 @@ def check_bearer(request: web.Request, key: str, what: str) -> None:
 
 
 def client_of(sent: Mapping[str, str], said: str | None, keys: Keyring | None) -> str:
-    """Return the client of a request from its headers, or else from the body field ``said``.
+    """Return the client that a request's headers name or, without a name, the body field ``said``.
 
     With ``keys``, only the API key identifies the client, so that no client can impersonate another
     client. Raises Problem if the key is unknown or the name is invalid.

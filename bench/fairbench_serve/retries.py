@@ -149,7 +149,7 @@ class Tries:
 
 
 class Sessions(NamedTuple):
-    """HTTP sessions: ``kept`` reuses connections, ``fresh`` opens a new one for each request."""
+    """HTTP sessions: ``kept`` reuses connections, ``fresh`` opens a connection for each request."""
 
     kept: ClientSession
     fresh: ClientSession
@@ -175,11 +175,12 @@ class Attempts:
     async def answer_request(self, asking: Asking) -> web.StreamResponse:
         """Return the answer that a worker gives to a request.
 
-        The request is sent again if a worker has closed a reused connection or, at most once per
-        worker, if a worker cannot be reached. After any other failure, the request is retried once,
-        at another worker or, if the connection broke, at any worker. More retries follow only if
-        every failure was an HTTP error and another worker's last request succeeded. If the worker's
-        process has ended, the request is not retried.
+        The request is sent again if a worker has closed a reused connection. If a worker cannot be
+        reached, the request is sent again at most once per worker. After any other failure, the
+        request is retried once, at another worker or, if the connection broke, at any worker.
+        Further retries take place only if all failures were error answers, and if there is another
+        worker whose last request succeeded. If the worker's process has ended, the request is not
+        retried.
 
         Raises Problem if no worker has answered.
         """

@@ -137,8 +137,7 @@ def make_policy(router_args: object = None) -> Callable[..., int | None]:
 
     The function returns a worker's index. If it returns None, vllm-router uses its fallback. The
     environment variables ``FAIRBENCH_ROUTER``, ``FAIRBENCH_SETTINGS`` and ``FAIRBENCH_WEIGHTS``
-    configure the policy. Raises UsageError for an invalid variable, so that vllm-router does not
-    start.
+    configure the policy. An invalid variable raises UsageError, so that vllm-router does not start.
     """
     policy = policy_from(os.environ)
 

@@ -126,8 +126,9 @@ def _check(asked: Asked) -> None:
 def _artifact(asked: Asked) -> None:
     """Judge all claims from stored values, and write a page about every figure and claim.
 
-    With ``full``, all simulations run before this judgement. With ``quick``, nothing is simulated.
-    By default, only the first seed of each figure is simulated and compared with stored values.
+    With ``full``, all simulations run before the claims are judged. With ``quick``, nothing is
+    simulated. By default, only the first seed of each figure is simulated and compared with stored
+    values.
     """
     if asked.full:
         for figure in (ALL, *PAPERS):

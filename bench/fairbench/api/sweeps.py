@@ -76,10 +76,11 @@ class SweepResult:
         return comparison_figure(self._results(), kind)
 
     def latex(self, columns: Sequence[str] = ()) -> str:
-        """Return the comparison as a LaTeX table (package booktabs) that fits into a column.
+        """Return the comparison as a LaTeX table (package booktabs) for one column of a paper.
 
-        ``columns`` are metrics, such as ``victim_p95_s``; by default, the table has as many metrics
-        as fit into the column. Raises UsageError for a metric that the runs lack.
+        ``columns`` lists the metrics to show, such as ``victim_p95_s``. The default is as many
+        metrics as fit into one column of a paper. Raises UsageError for a metric that the runs
+        lack.
         """
         return latex_table(self._results(), columns)
 

@@ -70,7 +70,7 @@ class Preset(_Table):
 
     @property
     def values(self) -> dict[str, Any]:
-        """The preset's values, by key of an experiment file or by setting ``NAME.PARAM``."""
+        """The preset's values, keyed by an experiment file's key or by a setting ``NAME.PARAM``."""
         return {one.key: one.value for one in self.facts if one.key != RATE_PER_REPLICA}
 
     @property

@@ -293,7 +293,7 @@ class Layered(UserDict[str, object]):
 
 
 class Draft(Layered):
-    """The unchecked values of an ``ExperimentSpec``, and its settings by ``NAME.PARAM``."""
+    """An ``ExperimentSpec`` before validation; ``settings`` has keys such as ``dlpm.quantum``."""
 
     def __init__(self, flags: Mapping[str, object], assignments: Mapping[str, object]) -> None:
         super().__init__()
@@ -334,7 +334,7 @@ class Draft(Layered):
 def to_toml(spec: ExperimentSpec) -> str:
     """Return a TOML file from which ``fairbench run`` builds an identical spec.
 
-    The TOML file omits secrets in the flags of servers.
+    The TOML file contains no secrets from the flags of servers.
     """
     data = spec.model_dump(mode="json", exclude_none=True)
     if spec.backend is not None:

@@ -53,7 +53,7 @@ class Sweep(BaseModel):
 
     Each table in ``grid`` yields all combinations of its values, added to ``base``. Combinations
     that match ``exclude`` are left out. The tables ``base``, ``grid`` and ``exclude`` have the keys
-    of an experiment file, with settings written as ``"NAME.PARAM"``. A value of ``grid`` or
+    of an experiment file; keys of settings have the form ``"NAME.PARAM"``. A value of ``grid`` or
     ``exclude`` is a single value or an array of values.
 
     Each experiment runs with ``num_runs`` seeds. If ``quick`` is True, an experiment ends after a

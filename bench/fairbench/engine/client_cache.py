@@ -147,7 +147,7 @@ class PinAudit:
     - ``beyond`` counts the allocations in which a client's tokens in use and requested tokens
       exceed its share, which the theorem on fair memory shares rules out.
     - ``lost_tokens`` sums the tokens that clients at or below their share lost to other clients. If
-      ``beyond`` is 0, the theorem on fair memory shares guarantees that ``lost_tokens`` is 0.
+      ``beyond`` is 0, ``lost_tokens`` must be 0 according to the theorem on fair memory shares.
     """
 
     allocations: int = 0
@@ -225,7 +225,7 @@ class ClaimedMemory(Protocol[Kept]):
         """Split ``node`` so that it keeps only its last ``tokens`` tokens, in whole blocks."""
 
     def drop(self, node: Kept) -> None:
-        """Free the node's unused second copy or, if there is no second copy, the unclaimed node."""
+        """Free a node's unused second copy; if there is no second copy, free the unclaimed node."""
 
 
 class Claims(Generic[N]):
@@ -596,7 +596,7 @@ class ClientCache(KVCache):
         self.claims.abandon()
 
     def detach(self, waiter: KVWaiter) -> None:
-        """Detach a waiting request from its node, whose eviction rank may fall as a result."""
+        """Detach a waiting request from its node; this may lower the node's eviction rank."""
         node = cast(ClaimedNode, waiter.node)
         super().detach(waiter)
         self.claims.list_again(node)

@@ -4,8 +4,9 @@ LightLLM has no prefix cache and no preemption. A request is admitted only if th
 the whole batch until all outputs are complete. Output lengths are known in advance, because the
 replayed S-LoRA runs ignored the end-of-sequence token. The engine tries to start a minibatch (a
 prefill batch) when the server is idle. A busy server first tries to start another minibatch
-``max_wait_tokens`` decode steps after the last minibatch. The server tries again after each later
-decode step. Source: [VTC-artifact], slora/server/router/{manager,req_queue}.py.
+``max_wait_tokens`` decode steps after the last minibatch. If the minibatch cannot start, a busy
+server tries again after each later decode step. Source: [VTC-artifact],
+slora/server/router/{manager,req_queue}.py.
 
 One event loop of LightLLM reads the socket and runs the model. After a step, the engine decides
 before it reads the socket, so a request that arrived during the step is seen one decision late. If
@@ -64,7 +65,8 @@ class FitTest:
     The pool must be large enough for the remaining batch whenever a request finishes. Requests are
     sorted by remaining outputs, the longest first. For every k, (remaining output of request k) * k
     + (sum of the first k current lengths) must be less than the pool size in tokens. The last
-    output token of a request needs no memory. A new request's length includes its prompt.
+    output token of a request needs no memory. A new request's current length already includes its
+    whole prompt.
     """
 
     def __init__(self, batch: RunningBatch, limits: LightLLMLimits) -> None:

@@ -25,7 +25,7 @@ ROWS_PER_BLOCK = 8_192
 
 
 class BlockStore(Protocol):
-    """Storage for blocks of a table's rows; columns are numbered from 0."""
+    """Storage for a table's rows in blocks (arrays of rows); columns are numbered from 0."""
 
     def add(self, rows: NDArray[np.int64]) -> None:
         """Append a block: an array of rows of shape (n_rows, n_columns), possibly empty."""
@@ -60,7 +60,7 @@ class MemoryBlocks:
 class IntegerTable:
     """A table of integers with named columns, filled row by row.
 
-    Rows are packed into bytes; a full block of rows is moved to ``blocks``.
+    Rows are packed into bytes; when a block is full, its rows are moved to ``blocks``.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:

@@ -235,7 +235,7 @@ class EngineLoop(ABC, Generic[N]):
         self.frontend.enter(sequence)
 
     def _arrive(self, sequence: Sequence) -> None:
-        """Put a request into the inbox, or refuse it.
+        """Add an arriving request to the engine's inbox, or refuse the request.
 
         A request is refused if it can never fit, or if the scheduler refuses it.
         """
@@ -377,7 +377,8 @@ class EngineLoop(ABC, Generic[N]):
 
         Args:
             saved_ps: Time (ps) that the iteration saved, compared with the timing profile.
-            shares_of: Function that returns each client's share, given chunks and their GPU times.
+            shares_of: Function that returns each client's ``PrefillShare``, given prompt chunks and
+                the GPU time of each chunk.
         """
         now_ps, batch, scheduler = self._clock.now_ps, self.batch, self.scheduler
         computed, decoding = [chunk.chunk for chunk in chunks], batch.decoding()

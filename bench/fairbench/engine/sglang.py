@@ -1,9 +1,9 @@
 """A simulated SGLang replica: admission, prompt chunks, decoding and retraction.
 
-``_start`` begins each iteration, which either computes chunks of prompts or decodes. If a decode
-step lacks memory, running requests are retracted first. ``Admission`` decides on each candidate of
-an admission pass. Overlap scheduling is not simulated. The page docs/appendix/engine.md describes
-the simulated rules.
+``_start`` begins each iteration; an iteration either computes chunks of prompts or decodes. If a
+decode step lacks memory, running requests are retracted first. ``Admission`` decides on each
+candidate of an admission pass. Overlap scheduling is not simulated. The simulated rules are
+explained in docs/appendix/engine.md.
 """
 
 from __future__ import annotations
@@ -371,8 +371,8 @@ class SGLangReplica(EngineLoop[KVNode]):
     def step_end_ps(self, steps: int) -> int | None:
         """Return the time (ps) at which the next ``steps`` decode steps will end.
 
-        If the planned series has fewer than ``steps`` decode steps, return its end. If no series is
-        planned, return None. Precondition: ``sync`` was called.
+        If fewer than ``steps`` decode steps are planned, return the end of the last planned step.
+        If no series is planned, return None. Precondition: ``sync`` was called.
         """
         return None if self._run is None else self._run.end_ps(min(steps, self._run.steps))
 
@@ -650,8 +650,8 @@ RETRACT_DECODE_STEPS = 20
 class NewTokenRatio:
     """SGLang's ``new_token_ratio``: memory is reserved for this fraction of remaining outputs.
 
-    In 600 decode steps, the fraction falls from min(0.7 * conservativeness, 1) to 14% of this start
-    value. ``ratio_after`` computes ``new_token_ratio`` on demand.
+    In the first 600 decode steps, the reserved fraction falls from min(0.7 * conservativeness, 1)
+    to 14% of this start value. ``ratio_after`` computes ``new_token_ratio`` on demand.
     """
 
     def __init__(self, conservativeness: float, full_reservation: bool) -> None:

@@ -57,7 +57,7 @@ class OlderSGLangReplica(SGLangReplica):
 
 
 class MixedSGLangReplica(SGLangReplica):
-    """A replica with mixed chunks, which decodes in iterations that compute prompts.
+    """A replica with mixed chunks: running requests decode in the iterations that compute prompts.
 
     Each running request decodes one token, which counts against the token budgets and the memory.
     If the chunks leave no memory for decoding, the running requests wait until the iteration ends.

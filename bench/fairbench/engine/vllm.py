@@ -105,7 +105,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
     # prompt gets a chunk.
 
     def _schedule_running(self, step: Step) -> None:
-        """Schedule the running sequences, all at once if the free blocks suffice, or one by one.
+        """Schedule running sequences: all at once if free blocks suffice, otherwise one by one.
 
         A prompt that precedes decoding sequences in the running list uses the budget first.
         """

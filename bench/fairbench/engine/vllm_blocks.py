@@ -496,7 +496,7 @@ class BlockCache(BlockTree):
             self.remove(node)
 
     def _report(self) -> None:
-        """Report blocks that were evicted one after another with one call of ``on_evict``."""
+        """Report a series of blocks evicted one after another in a single call of ``on_evict``."""
         if self._row_tokens and self.on_evict is not None:
             self.on_evict(prefix_of(*self._row), self._row_tokens)
         self._row_tokens, self._above = 0, None
@@ -548,9 +548,9 @@ class ClientBlockCache(BlockCache):
     """A pool of ``blocks`` blocks of ``block_size`` tokens, with evictions by ``policy``.
 
     The policy chooses among nodes with an unused copy and without a cached continuation, and the
-    last block of the chosen node is evicted. Copies of the same tokens have separate times of last
-    use. Look-ups use only a node's first copy, so its other copies can be evicted even if the
-    node has cached children. The ``owner`` of a block is the sequence of a running request.
+    last block of the chosen node is evicted. Each copy of a node's tokens has its own time of last
+    use. Look-ups use only a node's first copy, so its other copies can be evicted even if the node
+    has cached children. The ``owner`` of a block is the sequence of a running request.
     """
 
     knows_clients = True

@@ -74,7 +74,8 @@ class BlockTables:
     ) -> bool:
         """Return whether a prompt would fit if the sequences in ``without`` were preempted.
 
-        The prompt is cached up to ``node``. ``alone`` is true if no other request would run.
+        ``node`` is the node at which the prompt's cached prefix ends. ``alone`` is True if the
+        prompt's request would be the only running request.
         """
         cached = [each.copies[0] for each in node.path()]
         freed, users = 0, Counter[RunCopy]()
@@ -249,8 +250,8 @@ class RunningList:
     """vLLM's list of running and prefilling requests, in order of admission.
 
     Normally, only the last sequence may be prefilling, because its incomplete prompt takes the rest
-    of every budget. With ``long_prefill_token_threshold``, any sequence of the running list may be
-    prefilling. ``batch`` contains the decoding sequences.
+    of every step's token budget. With ``long_prefill_token_threshold``, any sequence of the running
+    list may be prefilling. ``batch`` contains the decoding sequences.
 
     With asynchronous scheduling, ``batch`` has the state after the running step ends. The running
     step gives each sequence in ``pending`` a token, and each sequence in ``ending`` its last token.

@@ -553,7 +553,11 @@ class WaitingQueue(MatchedQueue[N]):
         return [self._waiting(entry, heads) for entry in self._queue.values()]
 
     def _waiting(self, entry: Entry[N], heads: set[Prompt]) -> Waiting:
-        """Match a request with the cache; ``heads`` collects first tokens to detect duplicates."""
+        """Match a prompt with the prefix cache.
+
+        ``heads`` holds the starts of the prompts matched so far. A prompt with such a start is a
+        duplicate.
+        """
         node: Any = self._tree.match(entry.prompt, entry.total)[0]
         self._tree.touch(node)
         cold = self._in_batch and node.depth <= IN_BATCH_TOKENS

@@ -1,4 +1,4 @@
-"""Runs on servers: the user's flags, and the interface of the packages that execute such runs."""
+"""Runs on real servers: the user's flags, and the interface of packages that execute such runs."""
 
 from __future__ import annotations
 

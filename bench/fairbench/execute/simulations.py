@@ -1,6 +1,6 @@
 """Simulations as tasks of an executor: single runs, and the runs of a sweep.
 
-``outdated_runs`` finds stored runs whose engine code has changed since they were stored.
+``outdated_runs`` finds stored runs whose engine code has changed since the run.
 """
 
 from __future__ import annotations

@@ -80,8 +80,9 @@ def interruptible() -> Iterator[Interruption]:
 
 
 Task = Callable[[Interruption], Any]
-"""A picklable function that saves its results. A function of type Task checks its ``Interruption``
-often, and stops early after a signal.
+"""A picklable function that saves its results.
+
+A task checks its ``Interruption`` often, and stops early after a signal.
 """
 
 

@@ -115,7 +115,7 @@ def json_file(file: Traversable, shown: str, *, strict: bool = False) -> Any:
     """Return the value of a file that contains a single JSON text.
 
     If ``strict`` is True, NaN, infinities and numbers too large for a float are refused. Raises
-    DataError with the line of the mistake.
+    DataError, whose message contains the line of the mistake.
     """
     return parsed(read_whole(file, shown), shown, several_lines=True, strict=strict)
 

@@ -101,7 +101,7 @@ def read_profile(gpu: str) -> TimingProfile:
 def profile_of_table(data: Mapping[str, Any], where: str) -> TimingProfile:
     """Return the timing profile that a table describes.
 
-    Raises DataError, which names the wrong key.
+    Raises DataError, whose message names the invalid key.
     """
     with of_file(where, _KNOWN):
         found = validated(_ProfileTable, data)

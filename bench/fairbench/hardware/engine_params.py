@@ -124,8 +124,8 @@ class EngineLimits:
     """The parameters of an SGLang engine after all defaults are filled in.
 
     ``host_tokens`` is the size of the CPU memory for swapped KV cache, in tokens. ``rules`` are the
-    scheduling rules of the simulated SGLang release. ``EngineParams`` explains every attribute
-    except these two.
+    scheduling rules of the release. ``EngineParams`` explains all attributes except ``host_tokens``
+    and ``rules``.
     """
 
     pool_tokens: int

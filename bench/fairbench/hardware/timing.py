@@ -280,7 +280,7 @@ class TimingProfile:
         return flash_attention_2(self.profile_id)
 
     def vllm_extra_ps(self, sequences: int, context_tokens: int, longest: int = 0) -> int:
-        """Return how much longer (ps) attention takes in vLLM than in the profile's formula.
+        """Return the time (ps) by which vLLM's attention exceeds the time of the profile's formula.
 
         Args:
             sequences: Number of decoding sequences in the step.

@@ -20,7 +20,8 @@ class PrefixUses(NamedTuple):
     Nodes are numbered from 1, and row 0 of the arrays stands for the root.
 
     - Each node begins after the first ``offset`` tokens of its parent node ``parent``.
-    - ``maker`` is the prompt whose answer forms the node's first tokens, or -1 for no answer.
+    - ``maker`` is the prompt whose answer forms the node's first tokens; -1 means that the tokens
+      are not from an answer.
     - ``made_tokens`` is the number of tokens at the start of a node that are part of an answer.
     - Each prompt ends after the first ``used`` tokens of the node ``end``.
     - ``used_ps`` is the time at which a prompt is looked up in the cache.

@@ -85,11 +85,12 @@ def sorted_positions(keys: Ints, values: Ints) -> Ints:
 
 
 def dlpm_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
-    """Return U = w_e * L_input + w_q * M, the largest debt of a client in weighted tokens.
+    """Return U, the largest debt of a client, in weighted tokens.
 
-    ``weights`` holds the prices w_e of an input token and w_q of an output token. ``largest_input``
-    is L_input, the most input tokens of any request. ``tokens`` is M, the KV pool's size in tokens,
-    or the result of ``largest_remaining_output`` if that result is larger.
+    U is w_e * L_input + w_q * M. ``weights`` holds the prices w_e of an input token and w_q of an
+    output token. ``largest_input`` is L_input, the most input tokens of any request. ``tokens`` is
+    M, the KV pool's size in tokens, or the result of ``largest_remaining_output`` if that result is
+    larger.
     """
     return weights.extend * largest_input + weights.output * tokens
 
@@ -128,8 +129,8 @@ def theorem_bound(
     with ``vtc_unit`` U_v. Both bounds are proved in docs/appendix/theory.md.
 
     With ``client_weights``, each client's service is divided by its weight. For weighted clients,
-    the DLPM bound is |W| * (2 Q^u + U/w_f + U/w_g), with |W| workers, quantum Q^u, largest debt U
-    and the two lowest weights w_f and w_g.
+    the DLPM bound is |W| * (2 Q^u + U/w_f + U/w_g). |W| is the number of workers, Q^u the quantum,
+    U the largest debt, and w_f and w_g are the two lowest weights.
 
     Args:
         bound: The quantum Q^u, the number of workers |W| and the prices of tokens.

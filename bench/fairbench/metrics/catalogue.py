@@ -95,9 +95,9 @@ def columns_of(
 
     Args:
         display: The table or page to which the columns belong.
-        tail: The high percentile of latency that is shown.
+        tail: The tail percentile of latencies that is shown, such as 99.
         percentiles: The percentiles that the user chose; () means the default percentiles.
-        beside: Another high percentile that is shown beside ``tail``, or 0 for none.
+        beside: Another tail percentile that is shown beside ``tail``, or 0 for none.
     """
     metrics = [metric for metric in CATALOGUE.values() if metric.tail in (0, tail, beside)]
     if percentiles and display in CHOOSABLE:

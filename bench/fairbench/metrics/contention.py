@@ -183,7 +183,7 @@ SERVING_AT_ONCE = 2.0
 def contended(
     requests: Requests, facts: Facts, window: Window, short: Floats, demand: Floats
 ) -> bool:
-    """Return whether some client got too little service in the window.
+    """Return whether at least one client got too little service in the window.
 
     A client's service counts as too low if a call was refused, or if the client's calls were queued
     for more than 5% of their time. Unless ``served_at_once`` is true, service is also too low if a

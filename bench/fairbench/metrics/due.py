@@ -363,7 +363,7 @@ def _lacking_output(
 def _positive(
     start: Floats, end: Floats, first: Floats, last: Floats
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return where each linear piece is positive: its start, end, first and last value."""
+    """Return the positive part of each line segment: its start, end, first value and last value."""
     crosses = (first < 0) != (last < 0)
     change = np.where(crosses, first - last, 1.0)
     zero = start + (end - start) * np.where(crosses, first / change, 0.0)

@@ -1,6 +1,7 @@
 """Fair shares of clients and tenants: Jain's index, max-min allocations, and entitlements.
 
-In a max-min fair allocation, no client can get more unless a client that has no more gets less.
+An allocation is max-min fair if no client's part can grow unless a client with an equal or smaller
+part gets less.
 """
 
 from __future__ import annotations

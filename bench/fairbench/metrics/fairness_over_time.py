@@ -100,8 +100,9 @@ class Timeline(NamedTuple):
         Each window has ``cells`` cells. Arrays have the shape (n_clients, n_windows). A client's
         demand in a window is its service in the window plus the tokens due but not received at the
         window's end. Tokens of calls that were refused before the window are not due. A client
-        counts as delayed if its calls waited in half of the window's cells and for more than 5% of
-        their time. A client also counts as delayed if one of its calls was refused in the window.
+        counts as delayed in a window if its calls waited in at least half of the window's cells,
+        and for more than 5% of the calls' time. A client also counts as delayed if one of its calls
+        was refused in the window.
         """
         total = np.cumsum(np.pad(self.service, ((0, 0), (1, 0))), axis=1)
         service = np.maximum(0.0, _increase_over(total, cells))

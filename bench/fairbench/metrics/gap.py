@@ -4,10 +4,10 @@
 waiting clients. Input counts as service at admission, and recomputed tokens do not count. A booking
 is a number of tokens that counts as a client's service from one instant on.
 
-The search for the largest gap divides time into short intervals (``Cells``). The service of two
-clients at the start and the end of an interval (cell) bounds their service difference inside it
-(``Pairs``). ``Inside`` then examines every instant at which a client's service grows, but only in
-cells that may contain the largest difference.
+The search for the largest gap divides time into short cells (``Cells``). The service of two clients
+at a cell's start and end bounds their difference in service within the cell (``Pairs``). Only cells
+that may contain the largest difference are examined at every instant at which a client's service
+grows (``Inside``).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Goodput (the service of requests that meet their latency targets) and useful service.
 
-Goodput per second counts the requests that finished in the measurement window. Other goodput
-metrics count all requests, up to the end of the run, of programs that arrived in the window.
-Unfinished requests count as late. Requests that a program never sent also count as late, because a
-starved client sends fewer requests.
+Goodput per second counts the requests that finished in the window. Goodput metrics that are not
+rates count all requests of the programs that arrived in the window, including requests that finish
+after the window. Unfinished requests count as late. Requests that a program never sent also count
+as late, because a starved client sends fewer requests.
 
 Padding is tokens that a heavy client requests but does not need. Useful service is service without
 padding.

@@ -157,7 +157,8 @@ def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> F
     each smaller depth.
 
     Returns:
-        The least times in seconds, shape (n_programs,). Unfinished calls take 0 s.
+        The least times in seconds, shape (n_programs,). An unfinished call counts as 0 s of its
+        program's time.
     """
     program = program_rows(requests, programs)
     served = np.flatnonzero((requests.status == FINISHED) & (program >= 0))

@@ -44,7 +44,7 @@ class Kind(Enum):
 
 
 class Needs(Enum):
-    """Data that some metrics need, and that not every server or external log reports."""
+    """Data that some metrics need, and that some servers and external logs do not report."""
 
     ADMISSION = "admission times"
     CACHED = "cached tokens"
@@ -173,8 +173,8 @@ class Metric:
       (None if the client does not have the metric). NaN means undefined.
     - ``beside`` computes a value for a run from this run and other runs, for example of other
       schedulers; ``clients_beside`` computes such a value for each client.
-    - ``tail`` is the percentile, such as 99, of a tail latency, and 0 for any other metric; tables
-      show only one tail percentile (``shown_percentiles``).
+    - ``tail`` is the percentile of a tail latency (99 for P99), and 0 for any other metric. A table
+      shows only one tail percentile (``shown_percentiles``).
     - ``verdict`` is false if comparisons say "more" or "less", but never "better", of this metric.
     """
 

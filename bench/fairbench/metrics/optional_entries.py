@@ -120,7 +120,7 @@ GOODPUT = tuple(map(_goodput, (
 
 
 def _in_windows(length_s: float, key: str, when: str) -> tuple[Metric, Metric]:
-    """Return the metrics of all clients' lowest, and each client's, fair share in any window."""
+    """Return two metrics: the lowest fair share in any window, over all clients and by client."""
     shown = (Shown(Display.CONTRAST, 2), Shown(Display.REPEATS, 14)) if length_s == 60 else ()
     common = Metric(
         key, f"of fair share {when}", better=MORE, of=CLIENT, form=Form.PERCENT, most=1.0,

@@ -61,7 +61,7 @@ class Prompts(NamedTuple):
         return growth(times_s, upto, begin_s, end_s)
 
     def seconds_in(self, begin_s: Floats, end_s: Floats) -> Floats:
-        """Return the seconds of each interval in which a prompt is computed, shape (intervals,)."""
+        """Return for how many seconds of each interval a prompt is computed, shape (intervals,)."""
         order = np.argsort(self.begin_s, kind="stable")
         until_s = np.maximum.accumulate(self.end_s[order])
         from_s = np.minimum(np.maximum(self.begin_s[order], np.append(-np.inf, until_s[:-1])),
@@ -120,7 +120,7 @@ def recorded_limit_s(gaps: TokenGaps, facts: Facts) -> float:
 
 
 def recorded_stalls(requests: Requests, gaps: TokenGaps, facts: Facts) -> Stalls:
-    """Return the stalls of a run or a log whose gaps between tokens were recorded.
+    """Return the stalls of a run or a log that records the gaps between tokens.
 
     If prompts were computed in a gap, the gap's time beyond the client's usual gap is stall time. A
     gap's stall time never exceeds the time in which prompts were computed in the gap. The stall

@@ -220,7 +220,7 @@ class RunData:
         return self.tenants
 
     def noted_share(self, share: float) -> Noted:
-        """Return a received share as a metric's value, or the reason why it is not reported."""
+        """Return a share as a metric's value, with a reason if the value is not reported."""
         return Noted(share, self.fair_shares.not_judged)
 
     @cached_property
@@ -405,7 +405,7 @@ class RunData:
 
     @cached_property
     def session_shares(self) -> dict[float, Floats]:
-        """The fraction of its fair share that each session received, by window length in seconds.
+        """Each session's fraction of its fair share, keyed by the window length in seconds.
 
         The value under the key 0 covers the run's whole window. The value is NaN if the session's
         fair share is less than four calls of mean size. The value under the key

@@ -40,7 +40,7 @@ class Answers(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rows of one worker's log, one row per client and stretch (see ``Steps``).
+    """The rows of one worker's log: one row per client and stretch (period of an unchanged batch).
 
     - ``stretch`` is the index of the row's stretch (consecutive steps) in ``Steps``.
     - ``prompt_s`` is the time by which the client's prompts delay sequences that decode.
@@ -304,7 +304,7 @@ def _held_up_by_own_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
 
 
 def growth(times_s: Floats, sums: Floats, begin_s: Floats, end_s: Floats) -> Floats:
-    """Return how much the interpolated ``sums`` grow from each ``begin_s`` to its ``end_s``."""
+    """Return the increase of the interpolated ``sums`` from each ``begin_s`` to its ``end_s``."""
     grown: Floats = np.interp(end_s, times_s, sums) - np.interp(begin_s, times_s, sums)
     return grown
 

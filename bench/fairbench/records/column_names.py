@@ -191,7 +191,7 @@ def can_hold(field: str, value: Any) -> bool:
 def recognised(
     field: str, names: Iterable[str], values: Mapping[str, list[Any]]
 ) -> list[FieldColumn]:
-    """Return the columns with a known name of a field, in order of preference.
+    """Return the columns whose names are known for a field, in order of preference.
 
     Args:
         field: The field to look for, a key of ``NAMES``.
@@ -301,7 +301,7 @@ def mapped(names: Mapping[str, str]) -> dict[str, FieldColumn]:
 def no_column(
     field: str, values: Mapping[str, list[Any]], taken: Iterable[str], where: str
 ) -> DataError:
-    """Return the error that no column is recognised for a field, with a suggested column.
+    """Return an error for a field without a recognised column; it suggests a similar column.
 
     Columns in ``taken`` belong to other fields and are not suggested.
     """

@@ -84,7 +84,7 @@ def columns(*texts: str) -> dict[str, tuple[str, ...]]:
     """Parse lists of fields and columns; return the names of columns by field.
 
     A text such as ``"start=startTime client={user,team}_id|org"`` lists fields with their columns.
-    A bar ``|`` separates the possible columns of a field, the best first. Braces contain
+    A bar ``|`` separates alternative columns of a field, the preferred column first. Braces contain
     alternatives: ``{user,team}_id``, for example, stands for ``user_id|team_id``.
     """
     pairs = (word.split("=", 1) for word in " ".join(texts).replace(" |", "|").split())

@@ -99,7 +99,7 @@ class FileColumns:
         completed: The number of successful requests that the file states, or None.
         remarks: Remarks about information that the file lacks.
         run: The record of the chosen run, if the file has one record per run.
-        text: Whether all values of the file are texts, as in CSV.
+        text: Whether the file states all values as text, as CSV does.
         semicolons: Whether semicolons separate the columns of a CSV file.
     """
 
@@ -537,7 +537,10 @@ def _sample_values(rows: Sequence[Record], name: str) -> list[Any]:
 
 
 def _only_nested_column(name: str, nested: Mapping[str, list[Any]]) -> list[naming.FieldColumn]:
-    """Return the only nested column that is named like a field, in a list, or else []."""
+    """Return a list with the nested column for the field ``name``, or [] if no column fits.
+
+    A column name that occurs in several nested objects is ignored.
+    """
     ends: dict[str, str] = {}
     # A name such as ``user.id`` is recognised in any nested object of a record.
     for parts in (2, 1):

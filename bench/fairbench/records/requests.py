@@ -122,7 +122,7 @@ def read_requests(path: Path, asked: ReadOptions, unit: str | None = None) -> Fi
 
 
 SUMS = ("nummodelrequests", "numrequests", "requestcount", "totalrequests", "requestscount")
-"""Names (see ``plain``) of columns with the number of requests that a row sums up."""
+"""Names (normalised by ``plain``) of columns that count the requests in a row of a usage report."""
 
 
 def _check_single(columns: FileColumns) -> None:

@@ -158,7 +158,7 @@ def share_ratios(summary: Summary) -> list[float]:
 
 
 def counts_by_ratio(ratios: Sequence[float]) -> Iterator[tuple[str, int]]:
-    """Yield each range of the ratio service / fair share as text, with its number of clients."""
+    """Yield each range of service / fair share as text, with the number of clients in the range."""
     numbers = np.searchsorted(np.asarray(STEPS), np.asarray(ratios), side="right")
     counts = np.bincount(numbers, minlength=len(STEPS) + 1).tolist()
     low = 0.0
@@ -171,9 +171,10 @@ def counts_by_ratio(ratios: Sequence[float]) -> Iterator[tuple[str, int]]:
 def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
     """Return the well-behaved clients with the lowest ratios of service to fair share.
 
-    Clients are ordered by service / fair share, the lowest ratio first. For equal or undefined
-    ratios, the client with the highest or an unknown P99 latency comes first. Values are means if
-    several runs are combined. If the workload has no heavy client, clients that flood come last.
+    Clients are ordered by service / fair share, the lowest ratio first. Clients with equal or
+    undefined ratios are ordered by P99 latency: first unknown values, then the highest. Values are
+    means if several runs are combined. If the workload has no heavy client, clients that flood come
+    last.
     """
     rows = summary["clients"]
     good = [row for row in rows if not row["misbehaving"] and row["programs"]]

@@ -212,7 +212,7 @@ def compared(cells: Sequence[SchedulerResults]) -> list[Compared]:
 
 
 def latency_column(cells: Sequence[SchedulerResults]) -> Column:
-    """Return the column of the well-behaved clients' tail latency."""
+    """Return the table column for the tail latency of well-behaved clients."""
     tail = tail_of(cells)
     return Column(f"victim_p{tail}_s", f"P{tail}", Form.SECONDS, Better.LESS, 3)
 

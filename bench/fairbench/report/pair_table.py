@@ -44,7 +44,7 @@ LEGEND = (
 
 
 class PairLayout(NamedTuple):
-    """The layout of the table: the width of its labels, and the columns that are left out."""
+    """The layout of a table of pairs: the width of its labels, and the columns to leave out."""
 
     label: int
     without: frozenset[str] = frozenset()

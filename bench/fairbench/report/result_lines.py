@@ -133,7 +133,7 @@ def share_beyond(row: Mapping[str, Any]) -> str:
 
 
 def is_hidden_burst(summary: Summary) -> bool:
-    """Return whether shares are fair over the whole run but not in some time window."""
+    """Return whether clients' shares are fair over the whole run, but not in some time window."""
     whole_run, worst = summary["min_entitlement_ratio"], summary.get(HEADLINE)
     return bool(whole_run is not None and worst is not None and worst < NEAR_ALL <= whole_run)
 

@@ -188,7 +188,7 @@ def old_defaults(spec: ExperimentSpec) -> list[str]:
 def spec_changes(
     before: Experiment, chosen_before: Any, after: Experiment, chosen_after: Any
 ) -> SpecChanges:
-    """Return the values in which two experiments differ.
+    """Return the values (keys of the experiment files) in which two experiments differ.
 
     ``chosen_before`` and ``chosen_after`` are the lists of chosen keys in the two manifests, if
     any. Values that neither experiment uses, such as the rate of another scenario, are not

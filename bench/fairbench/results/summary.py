@@ -159,7 +159,7 @@ def is_nobody_named(summary: Mapping[str, Any]) -> bool:
 
 
 def trace_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return lines on the trace that was replayed, and on the made-up fields of the trace."""
+    """Return lines that name the replayed trace and the trace's synthetic fields."""
     lines = [f"trace {summary['trace']}"] if summary.get("trace") else []
     return lines + ([f"SYNTHETIC: {summary['synthetic']}"] if summary.get("synthetic") else [])
 

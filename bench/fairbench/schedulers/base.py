@@ -109,7 +109,7 @@ class Setup:
         """Return a setup in which ``weights`` override the weights of some clients.
 
         All other weights of the returned setup follow later changes of the original setup. Raises
-        UsageError for an unknown client; the message names the scheduler ``owner``.
+        UsageError for an unknown client; the message contains the scheduler's name ``owner``.
         """
         if not weights:
             return self
@@ -141,7 +141,7 @@ __all__ = [
 
 
 class OldFlag:
-    """A Boolean attribute by which schedulers for older versions declared an optional hook."""
+    """A Boolean attribute that schedulers for older versions set to declare an optional hook."""
 
     def __init__(self, method: str) -> None:
         self._method = method
@@ -411,7 +411,7 @@ class Router(ABC):
         raise RunFailed(f"router {self.name} does not support adding or removing workers")
 
     def on_worker_leave(self, worker: int, now_s: float) -> None:
-        """Remove a worker and its cache; the host then routes the worker's requests again."""
+        """Remove a worker and its cache; the caller then routes the worker's requests again."""
         raise RunFailed(f"router {self.name} does not support adding or removing workers")
 
 

@@ -10,8 +10,8 @@ sum of prompt + expected output / 2 + ``request_tokens`` over the running reques
 
 Costs are also given in units (``unit_tokens``): a batch costs one unit if a decode step with this
 batch takes twice as long as an empty step. If a batch costs n units, a decode step takes n + 1
-times as long as an empty step. The costs and the load cap follow from the timing profile of the
-engine's GPU.
+times as long as an empty step. The costs and the load cap are computed from the timing profile of
+the engine's GPU.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ in memory, ``MemoryShare`` decides which requests may be admitted.
 
 - A request is *within the share* of its client if the share covers the client's pinned tokens and
   the tokens that the request would pin. A request within the share may be admitted. A client
-  without pinned tokens may always run one request, even if the request exceeds the share.
-- A request above the share of its client *borrows* memory. A borrowing request may be admitted only
-  if no other client waits with a request within its share. A borrowing request must fit into the
-  sum of the free memory and the cached tokens above the clients' shares. To admit a borrowing
-  request, no cached token within a client's share is evicted.
+  without pinned tokens may always run one request, even if the request exceeds the client's share.
+- A request that exceeds its client's share *borrows* memory. A borrowing request may be admitted
+  only if no other client waits with a request within its share. A borrowing request must fit into
+  the sum of the free memory and the cached tokens above the clients' shares. No cached token within
+  a client's share is evicted.
 
 Requests that may not be admitted now are hidden from the local scheduler. The eviction policy
 defines the clients' shares of memory. Output tokens are not counted at admission, because output

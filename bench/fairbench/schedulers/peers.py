@@ -20,7 +20,7 @@ Share = Annotated[FiniteFloat, Ge(0), Le(0.95)]
 
 
 class Terms(NamedTuple):
-    """A limit on a client's lead in service over clients that wait at other gateways.
+    """A limit on how far a client's service may lead clients that wait at other gateways.
 
     A client's largest allowed lead, in tokens divided by weight, is ``ahead_tok_s`` times the
     seconds since another router last reported the waiting client. A constant limit on leads could
@@ -209,7 +209,7 @@ class Changes:
         self._forgotten = 0
 
     def note(self, client: str) -> None:
-        """Record that a client's sums have changed since the last exported version."""
+        """Record that the sums of a client's charges have changed since the last export."""
         self._noted.pop(client, None)
         self._noted[client] = self.version + 1
         if len(self._noted) > self._most:
@@ -218,8 +218,9 @@ class Changes:
     def exported(self, since: int) -> list[str] | None:
         """Begin a new version of the sums; return the clients whose sums changed after ``since``.
 
-        The clients are sorted by the time of their last change. Returns None if the next message
-        must contain all clients. A call takes time in proportion to the number of returned clients.
+        The clients are sorted by the time of their last change. Returns None if the changes after
+        version ``since`` are unknown; the caller must then send the sums of all clients. A call
+        takes time in proportion to the number of returned clients.
         """
         whole = not max(1, self._forgotten) <= since <= self.version
         self.version += 1
@@ -325,7 +326,7 @@ class SharedCredit:
 
 
 class LiftedCounters(Protocol):
-    """The counters of clients; ``last_left`` is the client that left the queue last."""
+    """The counters of clients; ``last_left`` is the client whose request left the queue last."""
 
     last_left: str | None
 
@@ -373,7 +374,7 @@ class NotedCounters(dict[str, float]):
 class SharedCounters:
     """A policy's counters, including the charges that other routers have reported.
 
-    A client's counter is the sum of all routers' charges and the client's highest lift at any
+    A client's counter is the sum of all routers' charges plus the client's highest lift at any
     router. A lift is the amount by which the policy raised the counter when the client returned
     after an idle time.
     """

@@ -85,7 +85,7 @@ def nearest_schema(record: Mapping[str, Any], kind: str) -> Schema:
 
 
 def schemas_for(kind: str) -> list[Schema]:
-    """Return the record layouts from which programs of a kind take their input."""
+    """Return the layouts of data set records from which programs of kind ``kind`` can be made."""
     return [schema for schema in SCHEMAS if schema.kind == kind]
 
 

@@ -42,7 +42,7 @@ class Disguise:
     keep_alive: int = 0
 
     def dress(self, program: Program, copied: Program | None) -> Job:
-        """Return the disguised program; its padding begins with the first prompt of ``copied``."""
+        """Return the disguised program; the padding starts with the first prompt of ``copied``."""
         return _Disguised(program, self, first_prompt(copied) if copied is not None else ())
 
     def padding(self, copied: Prompt, name: str) -> Prompt:

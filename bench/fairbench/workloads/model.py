@@ -213,8 +213,8 @@ class ClientPresence(FileTable):
     def intervals(self, rng: random.Random) -> Iterator[tuple[float, float]]:
         """Yield the intervals of a client's presence in order, without end if they are random.
 
-        ``rng`` is the random stream for this client's presence. Each call of ``intervals`` needs a
-        new random stream, so that equal seeds give equal intervals.
+        ``rng`` is the random number generator for this client's presence. Each call of
+        ``intervals`` needs a new stream, so that equal seeds give equal intervals.
         """
         if self.stay_s is None or self.away_s is None:
             yield from self.windows or ()
@@ -361,8 +361,8 @@ class Misbehaving(Group):
     """A group of heavy clients, and how they differ from well-behaved clients.
 
     ``rate_multiple`` multiplies the program rate, either in the whole run or in its first fraction
-    ``until_fraction``. ``arrivals`` and ``presence`` replace the workload's arrivals and the
-    scenario's presence.
+    ``until_fraction``. ``arrivals`` replaces the workload's arrival process, and ``presence``
+    replaces the times at which the scenario's clients are present.
 
     Each prompt begins with ``padding_tokens`` tokens of padding. If ``padding_of`` is the index of
     another client, the padding begins with the first prompt of that client's latest program.
@@ -398,8 +398,9 @@ class Other(Group):
     """Well-behaved clients whose programs are of another kind than the workload's.
 
     ``rate`` is in programs/s per client and GPU; with ``sizes``, ``rate`` is the mean over the
-    clients. ``arrivals`` and ``presence`` replace the workload's arrivals and the scenario's
-    presence. Values inherited from another ``workload`` are copied when the table is read.
+    clients. ``arrivals`` replaces the workload's arrival process, and ``presence`` replaces the
+    times at which the scenario's clients are present. Values inherited from another ``workload``
+    are copied when the table is read.
     """
 
     workload: str | None = None
@@ -440,7 +441,11 @@ class Scenario(FileTable):
     presence: ClientPresence | None = None
 
     def rate_on(self, profile_id: str) -> float:
-        """Return the value in ``rates`` under the longest prefix of ``profile_id``, or ``rate``."""
+        """Return the rate for the timing profile ``profile_id``.
+
+        The longest key of ``rates`` with which ``profile_id`` begins selects the rate. Without such
+        a key, the rate is ``rate``.
+        """
         own = self.rates or {}
         beginnings = [start for start in own if profile_id.startswith(start)]
         return own[max(beginnings, key=len)] if beginnings else self.rate
@@ -451,9 +456,10 @@ class WorkloadSpec(FileTable):
 
     ``params`` are the parameters of well-behaved clients. ``settings`` are scheduler parameters
     that suit the workload (``"dlpm.quantum" = 10000``). ``arrivals`` is the arrival process, by
-    default ``gamma``. ``machine`` is the default GPU, model and engine. ``latency`` selects the
-    latency that tables show: the duration of a program, or the TTFT of a request. Values inherited
-    from another ``workload`` are copied when the file is read.
+    default ``gamma``. ``machine`` names the workload's default GPU, model and engine. ``latency``
+    selects the latency that tables show: the duration of a program, or the TTFT of a request.
+    ``workload`` names another workload; the values inherited from it are copied when the file is
+    read.
 
     ``client_names`` lists names of clients in order, optionally with tenants, such as
     ``org/team/user``. Clients without a given name are called ``client-N``. ``client_weights`` maps

@@ -109,7 +109,7 @@ def _check_keys(data: Any, model: type[BaseModel], where: str = "") -> None:
 
 
 class _Tables(NamedTuple):
-    """The class of the tables in a field, and whether the field maps names to these tables."""
+    """The class of a field's tables; ``by_name`` is True if the field maps names to tables."""
 
     model: type[FileTable]
     by_name: bool

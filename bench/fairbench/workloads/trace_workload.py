@@ -74,7 +74,7 @@ def with_heavy(workload: WorkloadSpec, names: Collection[str]) -> WorkloadSpec:
 
 
 def trace_facts(workload: WorkloadSpec) -> dict[str, str]:
-    """Return the facts ``trace`` and ``synthetic`` about a workload's trace; {} without a trace."""
+    """Return texts about a workload's trace (``trace``, ``synthetic``), or {} without a trace."""
     params = params_of(workload)
     if params is None:
         return {}

@@ -34,7 +34,7 @@ class Interconnect(StrEnum):
 
 
 LINK_GB_S = {Interconnect.NVLINK: 300.0, Interconnect.PCIE: 25.2, Interconnect.PCIE_HOST: 25.2}
-"""The usual bandwidth between GPUs (GB/s): an A100's NVLink, or PCIe 4.0 x16."""
+"""Default bandwidths between GPUs in GB/s: an A100's NVLink, or PCIe 4.0 x16."""
 
 
 class GPU(NamedTuple):

@@ -273,7 +273,7 @@ def fit_probe(probed: Probed, start: TimingProfile, pool_tokens: int | None) -> 
 def observations(probed: Probed) -> tuple[Iterations, Column, Column]:
     """Return the measured iterations, their times in ms, and which times include a delay.
 
-    Times to first token include the server's constant delay; step times do not.
+    Measured times to first token include a constant delay of the server; step times do not.
     """
     prompts, batches = probed.prompts, probed.batches
     none, nought = np.zeros(len(prompts)), np.zeros(len(batches))

@@ -45,7 +45,7 @@ class FirstDifference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CheckedStream:
-    """A random run, simulated with fairbench's model and with the engine's own code.
+    """A run of random requests, simulated with fairbench's model and with the engine's own code.
 
     ``differing`` is the number of requests whose records differ. ``first`` is the first value that
     differs between model and engine code, or None. ``code`` describes the engine's code, as
@@ -119,8 +119,8 @@ def check_engine(
 ) -> Iterator[CheckedStream]:
     """Yield the comparison of model and code for each seed.
 
-    The simulator imitates the engine's release or, if this release is unknown, the newest known
-    release.
+    The simulator imitates the installed release of the engine, or the newest known release if the
+    installed release is unknown.
 
     Args:
         python: Path of the Python interpreter in whose environment the engine is installed.

@@ -120,8 +120,8 @@ class OwnCode(ABC):
     def installed(cls, python: str) -> dict[str, Any]:
         """Return the version and digest of a Python's engine code, without importing the engine.
 
-        The result has the keys of ``about`` except "policy". Raises UsageError if ``python`` does
-        not have the engine.
+        The result has the keys of ``about`` except "policy". Raises UsageError if the engine is not
+        installed for the Python interpreter ``python``.
         """
         process = EngineProcess(python, cls.engine, cls.releases, only_source=True)
         try:

@@ -97,7 +97,7 @@ class EngineProcess:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every message has been answered, so that the process can serve another run."""
+        """Whether the process has answered every message and can thus serve another run."""
         return self._is_answered and not any(one.unanswered for one in self._channels)
 
     def source(self) -> dict[str, Any]:

@@ -86,7 +86,8 @@ class VLLMCodeReplica(RemoteReplica):
     def _chunk(self, number: int, before: int, tokens: int, first: bool, last: bool) -> Prefill:
         """Record a chunk of a prompt in a step; the first chunk is the request's admission.
 
-        The chunk has ``tokens`` tokens and follows ``before`` tokens that are cached or computed.
+        The chunk has ``tokens`` tokens and follows ``before`` prompt tokens that are cached or
+        computed.
         """
         sequence = self._sequences[number]
         if first:

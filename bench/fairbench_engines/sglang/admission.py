@@ -20,7 +20,7 @@ Original = Callable[..., Any]
 class PluginAdmission:
     """Hooks through which fairbench's scheduler decides on SGLang's admissions.
 
-    A hook receives the wrapped function and its arguments.
+    Each hook receives the wrapped SGLang function and the function's arguments.
     """
 
     order: MatchOrderHooks

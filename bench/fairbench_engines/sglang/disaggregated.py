@@ -25,7 +25,7 @@ ALLOCATION = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
 class Disaggregation:
     """Hooks of a prefill or decode server, which get the wrapped function as first argument.
 
-    ``ready`` contains the requests to which a decode server can give memory.
+    ``ready`` lists the requests for which a decode server can allocate KV memory.
     """
 
     now_s: Callable[[], float]
@@ -33,7 +33,7 @@ class Disaggregation:
     ready: list[Req] = field(default_factory=list)
 
     def sort(self, refresh: bool) -> list[Req]:
-        """Return requests in order of arrival, because a decode server computes no prompts."""
+        """Return the requests in order of arrival, because a decode server computes no prompts."""
         return self.ready
 
     def match(self, req: Req) -> int:

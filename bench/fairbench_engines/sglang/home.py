@@ -153,7 +153,7 @@ class SGLangHome(EngineHome):
         queue.armed = self.candidates(now_s)
 
     def candidates(self, now_s: float) -> Iterator[Req]:
-        """Yield the scheduler's candidates as SGLang's own loop asks for them."""
+        """Yield the scheduler's candidates for admission, one whenever SGLang's own loop asks."""
         self.cap.learn(step_units(self.costs))
         if (selection := self._select(now_s)) is None:
             return

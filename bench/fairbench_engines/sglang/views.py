@@ -80,7 +80,7 @@ class LiveView(QueueView):
 
 
 class KeptView(EngineQueue):
-    """A view of the queue that makes SGLang match only requests whose match may have changed."""
+    """A view of the queue for SGLang; only requests whose match may have changed are matched."""
 
     def __init__(
         self,

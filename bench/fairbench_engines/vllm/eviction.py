@@ -49,7 +49,7 @@ class VLLMHolding:
 class BlockEviction:
     """The eviction policy of a vLLM scheduler, which controls vLLM's KV cache manager.
 
-    ``request_of(name)`` returns fairbench's request for the name of a vLLM request, or None.
+    ``request_of`` maps the name of a vLLM request to fairbench's request, or to None.
     """
 
     def __init__(

@@ -125,7 +125,7 @@ class LiveQueue(QueueView):
 
 
 class KeptBlocks(KeptMatches):
-    """Stored prefix look-ups of waiting requests; the last block's hash identifies a prefix."""
+    """Stored prefix look-ups of waiting requests; the last block's hash identifies the prefix."""
 
     def __init__(self, manager: Any) -> None:
         super().__init__()

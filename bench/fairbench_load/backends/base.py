@@ -1,8 +1,8 @@
 """The interface of backends: the methods of each kind of backend in a live run.
 
-This module also defines the client names in requests. A client with an owner (``client_owners``) is
-called ``owner/client``, a path in the tree of tenants, as in simulations. As in llm-d, a header
-names the client's objective, which is a set of latency targets that the router knows.
+A client with an owner (``client_owners``) is called ``owner/client``, a path in the tree of
+tenants, as in simulations. As in llm-d, a header names the client's objective, which is a set of
+latency targets that the router knows.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def time_scale_of(spec: ExperimentSpec) -> float:
 
 
 def objective_flags(spec: ExperimentSpec) -> list[str]:
-    """Return flags of ``fairbench serve`` that set the latency objectives, in real milliseconds.
+    """Return ``fairbench serve`` flags that set latency objectives, in milliseconds of real time.
 
     Targets relative to a program's latency on an idle server are left out, because the router does
     not know this latency.
@@ -119,8 +119,8 @@ class Served:
     - ``name`` is the server's name in tables.
     - ``pool_flag`` is the server's flag that sets the size of the KV memory, or "".
     - ``timing_profile`` and ``timing_grade`` describe emulated servers only.
-    - ``workers`` is the number of workers that metrics assume; None means the experiment's number
-      of workers.
+    - ``workers`` is the number of workers on which metrics are based; None means the experiment's
+      number of workers.
     - ``unbounded`` is the reason why no theorem bounds the service differences between clients.
     - ``hosts`` are the machines of the workers; () means that all workers are on this machine.
     - ``async_scheduling`` is True if the engine schedules a step while the previous step runs
@@ -143,7 +143,7 @@ class Served:
 
 
 class LiveBackend(ABC, Generic[C]):
-    """The base class of backends, with an experiment and its backend settings ``config``.
+    """The base class of backends; ``spec`` is the experiment, and ``config`` its backend settings.
 
     By default, workers have SGLang's HTTP API and run a scheduler of fairbench.
     """

@@ -194,8 +194,9 @@ class Caller:
     async def _wait_and_ask_again(self, attempt: Attempt, request: bytes) -> None:
         """Retry after an answer with status 429 (too many requests), if the settings allow.
 
-        The recorded ``submit_s`` is the time of the first try, so waits count as latency. The
-        request fails at once if its waits would exceed ``longest_wait_s`` in total.
+        The recorded ``submit_s`` is the time of the first try, so a request's latency includes the
+        waits before retries. The request fails at once if its waits would exceed ``longest_wait_s``
+        in total.
         """
         submit_s, loop = attempt.submit_s, asyncio.get_running_loop()
         last_s = loop.time() + self.target.longest_wait_s

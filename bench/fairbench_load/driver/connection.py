@@ -38,7 +38,7 @@ class RunClock:
     async def sleep_until(self, at_s: float) -> None:
         """Wait until time ``at_s`` of this clock; return at once if that time has passed.
 
-        If callers gave durations instead of times, delays of late wake-ups would add up.
+        Successive waits do not drift, because ``at_s`` is a time and not a duration.
         """
         wall_s = self._start_s + at_s / self._scale
         await asyncio.sleep(max(0.0, wall_s - self._loop.time()))
@@ -236,8 +236,8 @@ class Stream:
       received chunks.
     - ``error`` is the reason why the answer is incomplete, or None.
     - ``untouched`` is True until the server has sent data.
-    - ``unnamed`` is the worker's number if the headers of the answer do not contain the number; -1
-      means that the number is unknown.
+    - ``unnamed`` is the number of the worker to assume if the answer's headers do not name the
+      worker; -1 means an unknown worker.
     """
 
     def __init__(

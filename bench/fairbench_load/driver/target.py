@@ -39,7 +39,8 @@ class DriverTarget:
     - ``objectives`` maps clients to the objective (a set of latency targets) in their requests.
     - ``names`` maps a client to the client name in its HTTP requests, if the two names differ.
     - ``extra_body`` contains fields that are added to each request body.
-    - ``max_tokens_field`` is the field of OpenAI's APIs for the maximum length of an answer.
+    - ``max_tokens_field`` is the name of the request field that limits the length of an answer in
+      OpenAI's APIs.
     - ``rate_limited`` decides whether a request with HTTP status 429 fails ("fail") or is sent
       again later ("wait"). A request waits at most ``longest_wait_s`` real seconds in total.
 

@@ -58,7 +58,7 @@ def log_end(path: Path, begin: int, most: int = TAIL_BYTES, lines: int = TAIL_LI
 
 
 def cause_in(path: Path, begin: int) -> str:
-    """Return why a server ended (``cause_of``), from the last MiB of its log after ``begin``."""
+    """Return why a server ended, found in the last MiB of its log after the position ``begin``."""
     return cause_of(log_end(path, begin, CAUSE_BYTES, lines=CAUSE_BYTES))
 
 
@@ -96,7 +96,10 @@ class Process(Protocol):
 
     @property
     def ending(self) -> str:
-        """A phrase that tells how the process ended; the process must have ended."""
+        """A phrase that tells how the process ended, such as its exit status.
+
+        Precondition: the process has ended.
+        """
 
     def log_tail(self) -> str:
         """Return the last lines of the process's output."""

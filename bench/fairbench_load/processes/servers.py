@@ -123,7 +123,7 @@ class Server:
         return f"{self.recipe.name} (with {place.host})" if place.is_lost else self.recipe.name
 
     def how_it_ended(self) -> str:
-        """Return a line that says how and why an ended server has ended."""
+        """Return a line that says how and why the server ended."""
         return self._shown(f"ended with {self.process.ending}")
 
     def last_words(self) -> str:
@@ -144,7 +144,7 @@ class Server:
     def failed(self, how: str) -> RunFailed:
         """Return an error with the cause as message and the log's last lines as a note.
 
-        Control characters are escaped in the error's message, but not in its note.
+        Control characters are escaped in the message, but stay unchanged in the note.
         """
         error = RunFailed(self._shown(how))
         error.add_note(self.process.log_tail())

@@ -47,7 +47,7 @@ class AccessLog:
     """The requests of a log, as a ``table`` for the replay and as ``traffic`` for the analysis.
 
     - ``format`` is the format of the log file, and ``sha256`` is the hash of the log file.
-    - ``synthetic`` names the fields that the log lacks and fairbench made up.
+    - ``synthetic`` names the fields that the log lacks, so that fairbench made up their values.
     - ``measured`` names the recorded quantity that is used as a request's wait; NO_WAITS means
       that the log has no waits.
     - ``offset_s`` is the arrival time in ``traffic`` of the first request in ``table``, in seconds.

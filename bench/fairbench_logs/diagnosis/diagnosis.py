@@ -173,7 +173,7 @@ def _unreplayed(
 
 
 def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
-    """Return percentiles of the waits in a log or a replay, in seconds; None means no requests.
+    """Return percentiles of waits (s) in a log or a replay; None stands for no requests.
 
     ``heavy_p50_s`` is the median wait of heavy clients' requests. ``others_p50_s`` and
     ``others_p95_s`` are percentiles of the waits of clients that are not heavy.
@@ -305,7 +305,7 @@ MACHINE = ("model", "engine")
 
 
 def recorded_waits(question: PlanQuestion, context: RunContext) -> dict[str, Any] | None:
-    """Return the recorded and the replayed waits in the trace that a capacity plan uses.
+    """Return the recorded waits of a capacity plan's trace, and the waits in a replay of the trace.
 
     The replay runs under FCFS on the plan's first GPU, with the fewest replicas that can serve all
     requests outside floods. Return None if the trace has no times to first token.

@@ -31,7 +31,8 @@ from fairbench_logs.planning.search import (
 class _Walk:
     """A search for the cluster size that one scheduler on one GPU needs at one load.
 
-    ``wanted`` lists the sizes to simulate next; ``found`` is the result of the search.
+    ``wanted`` lists the cluster sizes to simulate next; ``found`` is the result of the search, or
+    None.
     """
 
     def __init__(self, choice: PlanChoice, search: Search) -> None:

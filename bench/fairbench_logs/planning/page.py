@@ -61,7 +61,8 @@ def plan_page(path: Path) -> page.Page:
 def plan_title(answer: Row) -> str:
     """Return a plan's answer in one line: the replicas that each scheduler needs.
 
-    The line ends with the GPUs or the price that the first scheduler saves, in percent.
+    The line ends with the percentage of GPUs or cost that the first scheduler saves, compared with
+    the most expensive choice.
     """
     load = answer["choices"][0]["load"]
     if size_of(answer) == USERS:
@@ -161,7 +162,7 @@ def _curve(target: Row, series: Sequence[PointSeries], size: str) -> page.Figure
 
 
 def _series(answer: Row, place: int) -> Iterator[PointSeries]:
-    """Yield the chart points of each scheduler and GPU for the target with the index ``place``."""
+    """Yield the points of each scheduler and GPU in the chart of target number ``place``."""
     rows = answer["choices"]
     loads = len({row["load"] for row in rows}) > 1
     names = [_choice(row, answer) + (f" {row['load']:g} x" if loads else "") for row in rows]

@@ -78,7 +78,10 @@ class Slo(NamedTuple):
         return value < self.limit if self.below else value > self.limit
 
     def margin(self, value: float) -> float | None:
-        """Return a value's margin as a fraction of the limit, or None if the limit is 0."""
+        """Return a value's distance from the limit as a fraction of the limit.
+
+        The distance is positive if the value meets the target. Return None if the limit is 0.
+        """
         if not self.limit:
             return None
         left = self.limit - value if self.below else value - self.limit

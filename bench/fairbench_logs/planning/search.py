@@ -116,7 +116,7 @@ UNDONE = ("unfinished", "refused", "failed")
 class JudgedTarget(NamedTuple):
     """The verdict on whether a cluster meets one target.
 
-    - ``met`` is True if the mean over the seeds meets the target.
+    - ``met`` is True if the metric's mean over the seeds meets the target.
     - ``certain`` is True if the whole 95% interval of the mean meets the target.
     - ``seeds_met`` is the number of seeds for which the metric meets the target.
     - ``low`` and ``high`` are the ends of the 95% interval, or None for a single seed.

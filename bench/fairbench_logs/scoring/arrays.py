@@ -110,7 +110,7 @@ def arrays_of(
 def _missing(columns: FileColumns, *, counted: bool = True) -> dict[str, tuple[str, ...]]:
     """Return the fields that a score needs but the file lacks, with possible replacements.
 
-    If ``counted`` is True, the file must also have token counts.
+    If ``counted`` is True, token counts are among the needed fields.
     """
     known = {
         name
@@ -135,8 +135,8 @@ def _missing(columns: FileColumns, *, counted: bool = True) -> dict[str, tuple[s
 def has_waits(columns: FileColumns, *, counted: bool = True) -> bool:
     """Return whether the waits of requests are known from the times of first tokens.
 
-    A request without a recorded end counts as ended at its first token. If ``counted`` is True,
-    token counts must be known as well.
+    A request without a recorded end counts as ended at its first token. If ``counted`` is True, the
+    result is True only if token counts are known, too.
     """
     known = [name for name in FIRST if any(c.first is not None for c in columns.of_fields(name))]
     return bool(known) and not _missing(columns, counted=counted).keys() - {" or ".join(LAST[:2])}

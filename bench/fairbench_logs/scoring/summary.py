@@ -150,7 +150,7 @@ def scored_window(
     start_s: float | None,
     end_s: float | None,
 ) -> ScoredWindow:
-    """Return the window for metrics, with defaults if the user gave no start or end.
+    """Return the time window that metrics cover; the user's start and end override the defaults.
 
     The window excludes its end time, so the default end is just after the last arrival or the last
     answer.

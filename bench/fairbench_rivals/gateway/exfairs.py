@@ -47,14 +47,13 @@ class ExFairS(FlowPolicy):
     the lowest number of a queued or new request. A request with a priority number of 0 or more goes
     to the end of the queue. The gateway decides the order of a client's requests.
 
-    **Signs.** The code of ExFairS contradicts itself: vLLM serves requests with lower priority
-    numbers earlier, but strategies/priority.py lets requests with positive numbers overtake. In
-    fairbench, lower numbers mean earlier service, as in the queue that ExFairS runs
-    (RequestQueueManager.py). The number of overtaken requests follows strategies/priority.py, with
-    the opposite sign of priority numbers. ExFairS's queue sorts by ranks of priority numbers, and
-    delays requests with positive numbers by up to 10 s; fairbench uses the numbers, without delays.
-    Other commits of ExFairS divide service by the largest service of any client, and let requests
-    overtake only within 30 s.
+    **Signs.** The code of ExFairS contradicts itself: vLLM serves a lower number earlier, but
+    strategies/priority.py lets positive numbers overtake. In fairbench, requests with lower
+    priority numbers are served earlier, as in ExFairS's queue (RequestQueueManager.py). The number
+    of overtaken requests follows strategies/priority.py, with the opposite sign of priority
+    numbers. ExFairS's queue sorts by ranks of priority numbers, and delays requests with positive
+    numbers by up to 10 s; fairbench uses the numbers, without delays. Other commits of ExFairS
+    divide service by the largest service of any client, and let requests overtake only within 30 s.
 
     **Rounds.** ExFairS cancels unfinished requests at the end of a round. fairbench lets unfinished
     requests continue, and a request counts in the round in which its answer ends.

@@ -13,7 +13,7 @@ from fairbench.schedulers.params import NotNegative, Positive
 
 
 class Kthena(FlowPolicy):
-    """A policy that gives each request a priority: its client's recent tokens at its arrival.
+    """A policy in which a request's priority depends on the recent tokens of its client at arrival.
 
     The rules are those of the priority queue of volcano-sh/kthena @3cc05728
     (pkg/kthena-router/datastore). The tokens of a request are counted when its answer has ended. A

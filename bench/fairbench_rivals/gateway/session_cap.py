@@ -20,8 +20,8 @@ class SessionCap(SessionGate[OpenSession]):
 
     The gate is the simplest reading of llm-d-router issue 2348, which asks for a limit on
     concurrent sessions and states no algorithm. The turns of an open session are sent at once. A
-    session is closed when it ends, or after ``idle_s`` seconds without a turn; after such a pause,
-    its next turn waits like a new session.
+    session is closed when it ends, or after ``idle_s`` seconds without a turn. The next turn of a
+    closed session waits like a new session.
     """
 
     name = "session-cap"

@@ -39,7 +39,7 @@ AGING = (-1, 0, 1)
 
 
 class SmgPriority(ClassQueues):
-    """A policy that serves higher classes first and reserves slots of the workers for each class.
+    """A policy that serves higher classes first, and reserves slots at the workers for each class.
 
     The rules follow smg-project/smg @f8daa883, model_gateway/src/middleware/scheduler. The classes
     are system (priority 2 and above), interactive (1), default (0) and bulk (-1 and below). Each

@@ -99,7 +99,7 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
 
         @property
         def wait_s(self) -> float:
-            """The waiting time in seconds that the rule ``resume`` uses, or inf if it uses none."""
+            """The waiting time (s) that the rule ``resume`` uses; inf if the rule uses none."""
             return self.after_s or AFTER_S.get(self.resume, inf)
 
     params: Params
@@ -180,7 +180,7 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
         return 2, ADMISSIONS[self.params.admit](session)
 
     def _target(self, session: LedgerSession, rooms: dict[int, float]) -> int:
-        """Return the replica at which a session may resume now under the rule ``resume``."""
+        """Return the replica at which the rule ``resume`` lets a paused session continue now."""
         own = session.origin
         best = max(rooms, key=rooms.__getitem__)
         if own is None or own not in rooms:
@@ -191,7 +191,7 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
         return best if not stays and (may_move or self.params.resume == "most-room") else own
 
     def _take_room(self, worker: int, required: float, idle_s: float) -> float:
-        """Pause sessions until a replica has ``required`` free tokens; return the free tokens.
+        """Pause sessions until the replica has ``required`` free tokens; return its free tokens.
 
         Only sessions that have been idle for ``idle_s`` seconds are paused.
         """

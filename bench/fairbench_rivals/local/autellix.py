@@ -25,11 +25,12 @@ class Autellix(LocalScheduler):
     whose program has waited ``beta`` times its service time moves up to the first queue. A waiting
     call preempts calls of lower queues. The policy is fair to programs, not to clients.
 
-    The Autellix paper leaves some values open; fairbench sets them as follows. There are ``queues``
-    queues; queue i ends at ``first_s`` x 2^i seconds of service, which is also its quantum. The run
-    time of a call is ``step_s`` per output token and ``prefill_token_s`` per uncached prompt token.
-    Autellix swaps preempted calls to host memory; fairbench recomputes preempted calls. Autellix
-    checks for preemptions every few steps; fairbench checks every ``preempt_every_s`` seconds.
+    The paper leaves some values open, which fairbench sets as follows. The number of queues is
+    ``queues``. Queue i serves programs with less than ``first_s`` x 2^i seconds of service; its
+    quantum is equally long. The run time of a call is ``step_s`` per output token and
+    ``prefill_token_s`` per uncached prompt token. Autellix swaps preempted calls to host memory;
+    fairbench recomputes preempted calls. Autellix checks for preemptions every few steps; fairbench
+    checks every ``preempt_every_s`` seconds.
     """
 
     name = "autellix"

@@ -52,7 +52,8 @@ class CallTimes:
 class Promotions:
     """The times at which each program's waiting time will reach ``beta`` times its service time.
 
-    ``heap`` holds the times at which calls move up; an entry that proves too early is replaced.
+    ``heap`` holds the times at which calls move up. A time that proves too early is replaced by a
+    later time.
     """
 
     def __init__(self, beta: float, programs: ProgramStates[ProgramTimes]) -> None:

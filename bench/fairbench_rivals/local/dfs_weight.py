@@ -14,11 +14,11 @@ from fairbench.schedulers.prefix_tree import Node
 class DFSWeight(FCFS):
     """A scheduler that orders requests by a walk over the prefix tree, to keep prefixes cached.
 
-    The rule follows ``_dfs_weight_order`` in SGLang's base_prefix_cache.py. The walk first visits
-    the child with the most waiting requests below it; equal children are visited in the order in
-    which they entered the tree. Requests whose prompts end at a node come after requests whose
-    prompts end below the node. Unlike SGLang's lpm, the rule also sorts queues of more than 128
-    requests.
+    The rule follows ``_dfs_weight_order`` in SGLang's base_prefix_cache.py. At each node, the walk
+    first visits the child below which the most requests wait. Equal children are visited in the
+    order in which they entered the tree. Requests whose prompts end at a node come after requests
+    whose prompts end below the node. Unlike SGLang's lpm, the rule also sorts queues of more than
+    128 requests.
     """
 
     name = "dfs-weight"

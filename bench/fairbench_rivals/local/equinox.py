@@ -34,9 +34,9 @@ class Equinox(LeastCounter):
 
     The Equinox paper leaves some terms undefined, which fairbench defines as follows. A moving
     average of the client's outputs replaces the paper's mixture of expert predictors; with
-    ``oracle``, ``max_new_tokens`` replaces the mixture. Latency and throughput follow from the
-    predicted length, at ``step_s`` per output token and ``prefill_token_s`` per uncached prompt
-    token. Both counters of a returning client are lifted, as in VTC.
+    ``oracle``, ``max_new_tokens`` replaces the mixture. Latency and throughput are computed from
+    the predicted length, with ``step_s`` seconds per output token and ``prefill_token_s`` seconds
+    per uncached prompt token. Both counters of a returning client are lifted, as in VTC.
     """
 
     name = "equinox"

@@ -16,13 +16,13 @@ CHARS_PER_TOKEN = 4
 
 
 class CacheAware(CountingRouter):
-    """A router that prefers the worker with the longest prefix while the load is balanced.
+    """A router that chooses the worker with the longest prefix if the load is balanced.
 
     The load is imbalanced if most - least > ``balance_abs`` and most > ``balance_rel`` x least,
     where most and least are the extremes of the workers' requests in flight. Under an imbalanced
     load, the worker with the fewest requests is chosen. Under a balanced load, the worker with the
     longest prefix is chosen, if the prefix exceeds the fraction ``cache_threshold`` of the prompt.
-    If no prefix is long enough, the parameter ``rules`` selects the worker:
+    If no prefix is long enough, the parameter ``rules`` decides which worker is chosen:
 
     - ``sgl-router`` (sgl-project/sglang @026f853, sgl-router/src/policies/cache_aware.rs) chooses
       the worker with the smallest tree.

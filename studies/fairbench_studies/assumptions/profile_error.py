@@ -60,7 +60,7 @@ def competed(pair: Pair, runs: Seeds) -> bool:
 
 
 def sign(pair: Pair, seen: Seen) -> Outcome:
-    """Return the verdict on a conclusion, judged from a single seed."""
+    """Return the verdict on a statement about two schedulers, judged from a single seed."""
     if seen.low is not None and seen.low > pair.flip:
         return Outcome.HOLDS
     reversed_ = seen.high is not None and seen.high < pair.flip

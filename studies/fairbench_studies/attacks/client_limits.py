@@ -1,4 +1,4 @@
-"""The cost of client limits for honest clients: a table of docs/appendix/attacks.md.
+"""A table for docs/appendix/attacks.md: the cost of client limits for honest clients.
 
     python studies client-limits            # takes about ten minutes of CPU
     python studies client-limits NAME...    # simulates only the named rows

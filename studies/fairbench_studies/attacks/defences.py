@@ -1,4 +1,4 @@
-"""The defences that docs/appendix/attacks.md tests, and functions for the page's tables."""
+"""Defences against attacks, and functions for the tables of docs/appendix/attacks.md."""
 
 from __future__ import annotations
 

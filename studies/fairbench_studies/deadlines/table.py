@@ -4,9 +4,9 @@
     python studies deadlines results/runs/deadlines [SWEEP.toml]
 
 The script writes results/tables/deadlines.csv (means over seeds, with rows for each scheduler) and
-plots/deadlines.svg. For each load, the figure shows the fraction of requests that meet their
-deadlines: for the heavy client, and for the well-behaved client with the lowest fraction. Another
-sweep file with the same workload, but other schedulers, may be given as ``SWEEP.toml``.
+plots/deadlines.svg. The figure shows, for each load, the fraction of requests that meet their
+deadlines. Its curves are the heavy client, and the well-behaved client with the lowest fraction.
+Another sweep file with the same workload, but other schedulers, may be given as ``SWEEP.toml``.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def name_of(spec: ExperimentSpec) -> str:
 
 
 def numbers(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the values of a run that the table shows."""
+    """Return the values that the table shows for a run."""
     clients = summary["clients"]
     kept = [one["goodput_ratio"] for one in clients if not one["misbehaving"]]
     return {

@@ -63,7 +63,7 @@ def measured(file: Path) -> Points:
 def simulated(shape: Shape, ratio: str, answer: float) -> Values:
     """Simulate one load with one ratio of prefill to decode workers.
 
-    Output lengths are drawn uniformly around the measured mean ``answer``.
+    Output lengths are drawn uniformly from 1 to about twice the measured mean ``answer``.
     """
     prefill, decode = map(int, ratio.split(":"))
     params = {"input_min": shape.input_tokens, "input_max": shape.input_tokens}

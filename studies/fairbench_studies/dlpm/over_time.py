@@ -82,11 +82,11 @@ def draw_over_time(
     """Draw metrics of clients over time.
 
     Args:
-        cells: The results, whose hardware and seeds the caption names.
+        cells: The results to draw; the figure's caption states their hardware and seeds.
         rows: The values that ``rows_over_time`` returned.
         title: The title of the figure.
         names: The names of the metrics.
-        roles: The role of each client in the legend, by client number.
+        roles: The text in the legend on each client's role, by client number.
     """
     shown = list(dict.fromkeys(row["scheduler"] for row in rows))
     height_in = 1.0 + 1.7 * len(names)

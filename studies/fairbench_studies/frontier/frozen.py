@@ -59,7 +59,7 @@ class Cell(BaseModel):
 
 
 class Frozen(BaseModel):
-    """The content of a file that fixes the study before its runs.
+    """Settings of the study, which are written to a file before the study's first run.
 
     ``capped`` has the settings of all capped scheduler pairs, and ``tuned`` has the settings of
     each tuned pair. ``preset`` names the paper whose settings all runs use; None means default

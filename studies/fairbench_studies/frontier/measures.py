@@ -63,7 +63,7 @@ class Measured(NamedTuple):
 
 
 def measured(summary: Mapping[str, Any], best_tok_s: float) -> Measured:
-    """Return a run's measures. ``best_tok_s`` is the seed's highest service in tokens/s."""
+    """Return a run's ``Measured``; ``best_tok_s`` is the seed's highest service in tokens/s."""
     good = [row for row in summary["clients"] if not row["misbehaving"]]
     compared = compared_summary(summary, best_tok_s, ())
     least = compared["min_entitlement_best_ratio"]
@@ -151,7 +151,7 @@ class Outcome:
 
     @cached_property
     def p95(self) -> Percentile:
-        """The mean of the well-behaved clients' P95 latencies, each computed over all seeds."""
+        """The mean of well-behaved clients' P95 latencies; each P95 is over all seeds."""
         clients = self.latencies[0]
         return mean_percentile(
             [percentile(pooled([by[name] for by in self.latencies]), 95) for name in clients]

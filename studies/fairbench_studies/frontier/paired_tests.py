@@ -1,9 +1,9 @@
 """Tests of fair-finish against a rival, paired by seed and corrected for multiple comparisons.
 
 Fair-finish's gain over a rival is the logarithm of the ratio of both schedulers' values of a
-measure, positive if fair-finish is better. Runs with the same seed have the same load, so this gain
-is computed seed by seed. The variance of the mean gain is computed only from differences between
-seeds, because the true gain may differ between configurations.
+measure, positive if fair-finish is better. Runs with the same seed have the same load, so the gain
+over a rival is computed for each seed. The variance of the mean gain comes only from differences
+between seeds, because the gains of different configurations may really differ.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from fairbench.results.intervals import quantile, two_sided_p
 
 Gains = Mapping[Hashable, Sequence[float]]
-"""Fair-finish's gains over a rival in one measure, one per seed, by configuration."""
+"""Fair-finish's gains over a rival in one measure: one gain per seed, for each configuration."""
 
 
 class Estimate(NamedTuple):

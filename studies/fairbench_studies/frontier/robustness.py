@@ -93,7 +93,7 @@ def _pairs(cells: Outcomes, rival: Configuration) -> list[tuple[Outcome, Outcome
 
 
 def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
-    """Yield a row per part of fair-finish, with the factor by which it improves each measure."""
+    """Yield, for each part of fair-finish, the factors by which this part improves the measures."""
     for tag, cells in tagged.items():
         form, _, lever = tag.partition(" ")
         if form not in ("published", "capped") or tag == CAPPED:

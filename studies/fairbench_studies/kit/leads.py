@@ -53,7 +53,7 @@ class ServiceHistory(NamedTuple):
 
 
 def largest_lead(requests: Requests, service: ServiceRows, clients: int, horizon_s: float) -> float:
-    """Return the most service by which a client gained on a waiting client (weighted tokens).
+    """Return the largest increase of a client's lead over a waiting client, in weighted tokens.
 
     Args:
         requests: The requests that one worker served.

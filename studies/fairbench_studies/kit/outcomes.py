@@ -49,7 +49,7 @@ class Seen(NamedTuple):
 def compared(
     less: Sequence[Value], more: Sequence[Value], flip: float = 1.0, *, is_ratio: bool = True
 ) -> Seen:
-    """Judge whether ``more`` holds larger values than ``less``, paired by seed.
+    """Judge, paired by seed, whether values in ``more`` are larger than values in ``less``.
 
     The claim holds if the ratio ``more / less`` (or the difference, if ``is_ratio`` is false) is
     above the threshold ``flip``. The mean over the seeds is geometric for ratios.

@@ -51,7 +51,7 @@ class Paper:
     recall: Callable[[Sequence[Row]], Any]
 
     def judge(self, results: Any) -> list[Judged]:
-        """Judge the paper's claims. A claim whose runs are missing has no parts."""
+        """Judge each claim of the paper. A claim whose runs are missing has no parts."""
         return [Judged(claim, _parts(claim, results)) for claim in self.claims]
 
     def page(self, judged: Sequence[Judged], results: Any) -> str:

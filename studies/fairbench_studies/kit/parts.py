@@ -137,5 +137,5 @@ def score(parts: Sequence[Part]) -> str:
 
 
 def total(parts: Sequence[Part]) -> Mapping[Outcome, int]:
-    """Count the parts of claims with each verdict."""
+    """Return, for each verdict, the number of claim parts with this verdict."""
     return Counter(part.outcome for part in parts)

@@ -37,7 +37,7 @@ FACTS = (
     "jain_index_maxmin", "min_entitlement_ratio", "victim_p50_s", "victim_p99_s",
     "cache_hit_rate", "queue_empty_share", "max_service_gap", "service_gap_bound",
 )  # fmt: skip
-"""The keys of a run's summary that verdicts and figures use."""
+"""Keys of a run's summary: the values that verdicts and figures need."""
 VARIED = (
     "window", "burstiness", "workload.params.question_tokens", "settings.dlpm.quantum",
     "settings.dlpm.join", "settings.d2lpm.worker_quantum", "settings.engine.max_total_tokens",

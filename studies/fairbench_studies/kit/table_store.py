@@ -35,7 +35,7 @@ SWEEP_NUMBERS = ("sharing_incentive_p95", "service_rate_tok_s", "jain_index_actu
 
 
 def kept(summary: Mapping[str, object], of: str) -> dict[str, str]:
-    """Return a run as a table row. The label ``of`` distinguishes runs of one scheduler."""
+    """Return a run as a table row; the label ``of`` distinguishes runs with the same scheduler."""
     censored = summary["censored"]
     assert isinstance(censored, list)
     return {

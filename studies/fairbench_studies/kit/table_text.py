@@ -100,7 +100,7 @@ def differs(changes: Sequence[float]) -> bool:
 def filled(page: str, render: Callable[[str], str | None]) -> str:
     """Replace the table in each marked block of a page, and return the new page.
 
-    ``render`` returns a block's table by name, or None to keep the block as it is.
+    ``render(NAME)`` returns the new table for the block NAME, or None to keep the block as it is.
     """
 
     def block(found: re.Match[str]) -> str:

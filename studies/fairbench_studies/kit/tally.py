@@ -55,7 +55,8 @@ class Tally:
 
         The joint verdict is "holds" if at least half of the configurations have the verdict
         "holds", and if "holds" is at least four times as frequent as "reversed". The joint verdict
-        is "reversed" under the same conditions with "holds" and "reversed" exchanged.
+        is "reversed" if at least half of the configurations have the verdict "reversed", and if
+        "reversed" is at least four times as frequent as "holds".
         """
         if not self.counted:
             return Outcome.UNCONTENDED

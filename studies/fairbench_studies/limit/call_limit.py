@@ -33,8 +33,8 @@ def least_makespan_by_calls(
     function returns the largest ``a + w + q`` of any calls, or the longest time of a program alone
     in the cluster, if this time is longer.
 
-    ``facts.prices`` must not be None. ``requests`` must have compulsory tokens (which no cache
-    saves).
+    ``facts.prices`` must not be None. ``requests`` must state each request's compulsory tokens
+    (tokens that no cache saves).
     """
     calls = call_times(requests, programs, facts)
     most_s = float((calls.begin_s + calls.alone_s + calls.tail_s).max(initial=0.0))

@@ -153,8 +153,8 @@ def both_measures() -> dict[str, dict[tuple[str, str], Both]]:
 def both_table() -> str:
     """Return a table of service, and of the minimum fair share in any minute.
 
-    Service is relative to the highest possible service. Among schedulers with a higher minimum fair
-    share than ``fair-finish``, the table names the scheduler with the most service.
+    Service is relative to the highest possible service. Among the schedulers with a higher minimum
+    fair share than ``fair-finish``, the table shows the scheduler with the most service.
     """
     body = []
     for place, found in both_measures().items():

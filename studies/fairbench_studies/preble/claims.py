@@ -124,7 +124,10 @@ def judge_ablation(results: Results) -> list[Part]:
 
 
 def judge_baselines(results: Results) -> list[Part]:
-    """Judge claim 32: on average, MemServe is slower than Preble, and the oracle is not faster."""
+    """Judge claim 32 on the mean latencies under MemServe, the oracle and Preble.
+
+    MemServe must be slower than Preble, and the oracle must not be faster than Preble.
+    """
     compared = {MEMSERVE: ("tool-use", "video-qa"), ORACLE: tuple(RATES)}
     keys = {
         (system, workload): Key("baselines", workload, system, RATES[workload][1])

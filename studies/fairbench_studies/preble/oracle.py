@@ -28,8 +28,8 @@ class Oracle(Router):
         """Parameters. ``by`` says how prompts are grouped: by their first tokens, or by client.
 
         The prompts of a group share their first ``layer_tokens`` tokens. If ``layer_tokens`` is 0,
-        they share the prefix that all prompts have in common, and the next token. The router
-        remembers only the latest ``groups`` groups.
+        the prompts of a group share the prefix common to all prompts, and the next token. The
+        router remembers only the latest ``groups`` groups.
         """
 
         by: Literal["prefix", "client"] = "prefix"

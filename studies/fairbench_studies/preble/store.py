@@ -86,7 +86,7 @@ def _latency(run: StoredRun) -> Latency:
 def latencies_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float, float]:
     """Return the mean and P99 latency in seconds of requests that arrive after ``warmup_s``.
 
-    If any request after the warm-up is unfinished, both latencies are infinite.
+    An unfinished request counts with an infinite latency.
     """
     counted = requests.arrival_s >= warmup_s
     taken_s = (requests.finish_s - requests.arrival_s)[counted]

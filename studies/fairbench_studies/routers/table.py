@@ -67,7 +67,7 @@ def spec_of(case: Case) -> ExperimentSpec:
 
 
 def outcome(case: Case) -> Outcome:
-    """Simulate one case of router settings, and return its results."""
+    """Simulate one case (a combination of router settings), and return its results."""
     spec = spec_of(case)
     simulation, unheard = simulated(spec)
     ingress, ahead = simulation.cluster.ingress, 0.0

@@ -162,7 +162,7 @@ def _draw_panel(panel: Any, gates: Mapping[str, Mapping[str, float]], name: str)
 
 
 def main(*seeds: str) -> None:
-    """Simulate the missing runs, write the tables of gates, and draw the picture."""
+    """Simulate the missing runs, write the tables on session gates, and draw the figure."""
     extend_rows(TABLE, IDENTITY, points(tuple(map(int, seeds)) or SEEDS), measured)
     found = means()
     tables = {"session-gates/default": gate_table(found), "session-gates/loads": load_table(found)}

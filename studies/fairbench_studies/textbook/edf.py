@@ -74,7 +74,7 @@ class TextbookEDF(LocalScheduler):
 
 
 def victims(starving: Request, running: Iterable[Running], free_tokens: int) -> Iterator[Request]:
-    """Yield requests to preempt until the prompt fits, the most remaining tokens first.
+    """Yield requests to preempt until the prompt fits, sorted by remaining tokens, most first.
 
     Args:
         starving: The request whose prompt needs KV memory.

@@ -87,8 +87,8 @@ def largest_unasked(
 ) -> float:
     """Return the largest excess of equal service over a waiting client's requested tokens.
 
-    [VTC] Theorem 4.13 bounds the returned value. Equal service is all service since the waiting
-    client began to wait, divided by the number of clients that sent requests since then.
+    [VTC] Theorem 4.13 bounds the returned value. Equal service is the clients' service since the
+    waiting client began to wait, divided by the number of clients that sent requests since then.
     """
     history, queued = ServiceHistory.of(service, clients), waits(requests, horizon_s)
     order = np.argsort(requests.arrival_s, kind="stable")

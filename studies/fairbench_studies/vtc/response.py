@@ -144,7 +144,7 @@ def _apart_s(one: Results, run: str) -> float:
 
 
 def peaks_s(trace: Trace) -> Floats:
-    """Return each client's longest mean TTFT (s) in any window, or 0 if it got no first token."""
+    """Return each client's highest mean TTFT (s) in a window, or 0 without a first token."""
     curves = response_times(trace, even_points(float(trace.req_time_s.max()), POINTS))
     longest: Floats = np.nan_to_num(curves).max(axis=1)
     return longest

@@ -2,7 +2,7 @@
 
 All measures are in weighted tokens, and n is the number of clients. U is the bound of Lemma 4.3:
 the larger of w_p L_input (the longest prompt at its price) and w_q M (a memory full of output at
-its price). If memory is over-committed, U is half of the bound on the service gap of the run
+its price). If memory is over-committed, U is half of the bound on the run's largest service gap
 (docs/appendix/theory.md). Two theorems are judged by their proofs, not by their statements:
 
 - Theorem 4.11 bounds a client's wait by 2 (n - 1) U / ``a``, where ``a`` (a lower bound of the

@@ -275,9 +275,10 @@ def area_chart(
 ) -> str:
     """Return a chart of stacked step areas, with the first area at the bottom.
 
-    ``edges`` are the edges of the bins on the x axis, shape (bins + 1,). ``areas`` contains at
-    least one area, with values of shape (bins,). ``shaded`` are periods of time that are drawn grey
-    behind the areas. ``x_ticks`` are drawn on the x axis instead of ticks at round values.
+    ``edges`` are the ends of the bins, shape (bins + 1,), in the unit of x. ``areas`` contains at
+    least one area, with values of shape (bins,). ``shaded`` lists the periods (start, end) in which
+    the chart has a grey background. ``x_ticks`` are drawn on the x axis instead of ticks at round
+    values.
     """
     tallest = float(np.sum([one.values for one in areas], axis=0).max()) * 1.05 or 1.0
     across, up = scales(len(areas), (float(edges[0]), float(edges[-1])), (0.0, tallest))
@@ -351,7 +352,7 @@ def point_chart(
         series: The series, at least one of which has a point. With ``log_x`` every x is positive,
             and with ``log_y`` every y is positive.
         whole_x: If True, the x axis begins at 0 and has ticks at whole numbers only.
-        x_ticks: Ticks of x with labels; if empty, the ticks are at round values.
+        x_ticks: The labelled ticks of the x axis; if empty, the ticks are at round values.
     """
     points = [point for one in series for point in one.points]
     every_y = [y for point in points for y in (point.y, *(point.y_ends or ()))]
@@ -503,7 +504,7 @@ class DotRow(NamedTuple):
 def dot_chart(
     title: str, series: Mapping[str, int], rows: Sequence[DotRow], *, x_label: str, reference: float
 ) -> str:
-    """Draw rows of marks, and a vertical line at the value ``reference``.
+    """Draw marks in rows on a common x axis, and a vertical line at the value ``reference``.
 
     A value that is only a bound is drawn as an open mark with an arrow. ``series`` maps the labels
     of the legend to numbers in ``palette.SERIES``. The chart must have at least one dot.

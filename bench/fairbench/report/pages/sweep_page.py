@@ -155,7 +155,7 @@ class _Metric(NamedTuple):
 
 
 def line_figures(cells: Sequence[SchedulerResults]) -> Iterator[Figure]:
-    """Yield figures of latency, throughput and fair share over each swept parameter.
+    """Yield line charts of latency, throughput and fair share against each swept parameter.
 
     A sweep without a numeric parameter has no line figures.
     """

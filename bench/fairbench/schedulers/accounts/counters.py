@@ -23,7 +23,7 @@ class Counters(Account):
             clients ([VTC] Alg. 2 lines 11-13).
         lifts_alone: Whether a client that returns to an empty queue gets at least the counter of
             the client that left the queue last ([VTC] Alg. 2 lines 8-10).
-        tenants: Whether the account has counters at every level of a tree of tenants.
+        tenants: Whether tenants have counters, too, at every level of the tree of tenants.
     """
 
     def __init__(

@@ -80,7 +80,7 @@ class Prices:
 
 
 class TokenCharging(Charging):
-    """A rule that charges clients for tokens, at ``prices``.
+    """A rule that charges clients for their tokens, at the given ``prices`` per token.
 
     ``sharing`` divides the charge for a prefix among the clients that share the prefix. Without
     ``sharing``, the client whose request computes the prefix pays.

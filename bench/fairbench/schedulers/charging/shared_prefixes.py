@@ -36,7 +36,8 @@ class SharedCharges:
     1/n, and earlier clients get a refund. If an evicted prefix is computed again, its clients are
     counted from 1 again. Under the rule ``owner``, the client that first sent the prefix pays for
     each computation. Under the rule ``each``, every client pays for the whole prefix, cached or
-    not. Under ``split`` and ``owner``, the charged tokens always equal the computed tokens.
+    not. Under the rules ``split`` and ``owner``, the total charge always equals the number of
+    computed tokens.
     """
 
     def __init__(self, sharing: Sharing) -> None:

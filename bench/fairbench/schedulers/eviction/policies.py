@@ -271,7 +271,8 @@ class Retention(EvictionPolicy):
     class Params:
         """Parameters of retention.
 
-        - ``first_s`` is the gap, in seconds, that is assumed before any gap was observed.
+        - ``first_s`` is the gap between calls, in seconds, that is assumed before a gap was
+          observed.
         - ``most_s`` is the longest time, in seconds, for which tokens are kept.
         - ``factor`` multiplies the mean gap between calls.
         - ``newest`` is the weight of the newest gap in the moving average of gaps.

@@ -51,7 +51,7 @@ class RequestTotals:
             self._dues_s.remove(request.next_deadline_s)
 
     def due_before(self, request: Request) -> int:
-        """Return the number of requests whose deadlines are no later than that of ``request``.
+        """Return how many requests have deadlines no later than the deadline of ``request``.
 
         If ``request`` has no deadline, the result is the number of requests with deadlines.
         """
@@ -99,8 +99,8 @@ class Estimator:
     Requests in the gateway's queue are divided equally among the workers.
 
     - ``ahead="all"`` selects all waiting requests, as under FCFS.
-    - ``ahead="edf"`` selects waiting requests with earlier deadlines than the new request, assuming
-      that the running requests have earlier deadlines, too.
+    - ``ahead="edf"`` selects the waiting requests whose deadlines are earlier than the new
+      request's deadline. All running requests are assumed to have earlier deadlines, too.
     - ``ahead="fair"`` assumes that clients take turns: if the new request's client has n waiting
       requests, n requests of every client are selected. The running requests are assumed to be
       divided equally among the clients.
@@ -256,7 +256,7 @@ class AdmissionControl:
         return True
 
     def retry_after_s(self) -> float | None:
-        """Return the seconds by which the last refused request would have been late."""
+        """Return the estimated lateness of the last refused request, in seconds."""
         return self._late_s
 
     def shed(self, now_s: float) -> Collection[Request]:

@@ -30,10 +30,10 @@ Own: TypeAlias = tuple[int, str]
 class ClientLine:
     """The requests of an owner (a client or a tenant) that wait because of the owner's limit.
 
-    Each arriving request gives its client a turn, which is the right to send one request of the
-    same priority. Turns are taken by priority, the highest first, and then in order of arrival. In
-    a turn, the client sends the first waiting request of its oldest program, so that programs that
-    have begun go before new programs.
+    Each arriving request gives its client a turn: the right to send one request of the same
+    priority. Turns are taken by priority, the highest first, and then in order of arrival. In a
+    turn, the client sends the first request of its oldest program, so that programs that have begun
+    precede new programs.
     """
 
     def __init__(self) -> None:
@@ -129,13 +129,13 @@ class ClientLimits:
     - Each worker may have at most ``client_requests`` requests of all clients, with at most
       ``client_limit`` tokens of context in total (``BatchCost``). None means no limit, and
       ``client_limit=auto`` means the engine's load cap.
-    - Clients with requests divide the limits of all workers in proportion to their weights. A
-      client without admitted requests may always send one request.
+    - The limits of all workers are divided among the clients that have requests, in proportion to
+      their weights. A client without admitted requests may always send one request.
     - The requests at a worker may reserve at most ``client_memory`` tokens in total
       (``reserved_tokens``). If other clients leave memory or requests unused, a client may use only
-      a part of them in proportion to its weight. Without this restriction on unused memory, two
-      heavy clients could use up the memory that is reserved for new clients.
-    - With ``tenants``, the limits are divided among the top-level tenants instead of the clients.
+      a part of them in proportion to its weight. If clients could use all unused memory, two heavy
+      clients could use up the memory that is reserved for new clients.
+    - With ``tenants``, the limits are divided among the outermost tenants instead of the clients.
     - A reserve stays free for clients that arrive later, because running requests are never
       removed. The reserve is as large as the share of a further client with the weight
       ``client_reserve``.

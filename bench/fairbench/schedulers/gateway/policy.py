@@ -141,7 +141,7 @@ class SharePolicy(FlowPolicy):
 
     @abstractmethod
     def charge_node(self, tenant: str, node: str, price: float, *, sent: bool) -> None:
-        """Charge ``price`` to the child ``node`` of a tenant; a negative price is a refund.
+        """Charge ``price`` to ``node``, a child of ``tenant``; a negative price is a refund.
 
         ``sent`` is true for a request that is sent now, and false for a correction.
         """

@@ -115,7 +115,7 @@ Send: TypeAlias = Callable[[Request, int], None]
 
 
 class InOrder(FCFS):
-    """A policy that offers requests by arrival, and skips requests that cannot be sent now."""
+    """A policy in order of arrival that skips requests which cannot be sent now."""
 
     name = "in-order"
 
@@ -210,7 +210,7 @@ class QueueHost(Generic[T]):
 
 
 class GatewayQueue(HoldsRequests):
-    """A queue that sends requests in a scheduler's order when the detector and the router allow.
+    """A queue in a scheduler's order; saturation detector and router decide when to send a request.
 
     The queue calls a ``LocalScheduler`` as an engine does. The queue knows the workers' caches only
     if a ``view`` is given. Inputs are charged in full when a request is sent. Outputs are charged

@@ -81,7 +81,7 @@ class _Load(NamedTuple):
 
 
 class Concurrency(Detector):
-    """A detector that compares unfinished requests, or their prompt tokens, with a capacity.
+    """A detector that compares a worker's unfinished requests or prompt tokens with its capacity.
 
     The rules follow llm-d's concurrency-detector (llm-d-router @3fdd2e6). A worker's load is the
     number of its unfinished requests (``by=requests``), or of their prompt tokens (``by=tokens``),

@@ -39,10 +39,9 @@ class HoldingDLPM(DLPM):
     class Params(DLPM.Params):
         """The parameters of DLPM, and of the rule that lets requests wait (off if ``hold=false``).
 
-        Requests wait if the batch cost (``BatchCost``) exceeds ``floor`` tokens. ``floor=0`` stands
-        for ``FLOOR_UNITS`` times the cost of a decode step without requests. If the costs of decode
-        steps are unknown, a request's cost is its context length in tokens, and the scheduler works
-        like DLPM unless ``floor`` is set.
+        ``floor`` is the batch cost (``BatchCost``), in tokens, above which requests wait; 0 selects
+        ``FLOOR_UNITS`` units. If the costs of decode steps are unknown, the cost of a request is
+        its context length in tokens. The scheduler then works like DLPM unless ``floor`` is set.
         """
 
         constants: ClassVar[tuple[str, ...]] = KEPT_AS_IN_DLPM

@@ -22,12 +22,13 @@ AGED, IN_TIME, LATE = range(3)
 class EDF(LocalScheduler):
     """Earliest deadline first, with preemption; requests that would be late go last.
 
-    Requests are ordered by ``Slack.due_s``, the time by which a request's next token must come so
-    that its deadlines can be met at the batch's present pace. A request is late if the predicted
-    prefill of its whole prompt would end after ``Slack.due_s``. Late requests go last, because
-    their admission would only make other requests late. Requests that have waited for ``aging_s``
-    seconds go first, in order of arrival, so no request starves. The pass stops at the first
-    request that does not fit, so that later requests do not take the memory that becomes free.
+    Requests are ordered by ``Slack.due_s``: the time by which a request's next token must come, so
+    that the request can meet its deadlines at the batch's present pace. A request is late if the
+    predicted prefill of its whole prompt would end after ``Slack.due_s``. Late requests go last,
+    because their admission would only make other requests late. Requests that have waited for
+    ``aging_s`` seconds go first, in order of arrival, so no request starves. The pass stops at the
+    first request that does not fit, so that later requests do not take the memory that becomes
+    free.
 
     If a request does not fit, and would be late unless it starts within ``rescue_s`` seconds, it
     preempts running requests, which ``Victims`` chooses. When memory runs out, the engine also
@@ -129,7 +130,7 @@ class EDF(LocalScheduler):
         return group == IN_TIME and self._victims.is_urgent(first, due_s, now_s)
 
     def ranks(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
-        """Return a function that maps a request to its rank: a group and, within it, a time (s)."""
+        """Return a function that ranks a request by a group number, then by a time (s)."""
         slack = self._slack
         if self.setup.costs is not None:
             slack.measure_step(view.running)

@@ -26,11 +26,11 @@ class PrebleGroups(LocalScheduler):
     class Params:
         """Parameters of Preble's priority groups.
 
-        ``groups`` is the number of groups, P in the paper. ``no_room=stop`` ends the pass at a
-        request that does not fit, as in SGLang; ``no_room=skip`` tries the next request, as in
-        Preble's code. ``regroup=pass`` assigns every waiting request to a group in each pass, as in
-        the printed Algorithm 3. By default, or with ``regroup=arrival``, a request keeps its first
-        group.
+        ``groups`` is the number of groups, P in the paper. ``no_room=stop`` ends a scheduling pass
+        at a request that does not fit into KV memory, as in SGLang; ``no_room=skip`` tries the next
+        request, as in Preble's code. ``regroup=pass`` assigns every waiting request to a group in
+        each pass, as in the printed Algorithm 3. By default, or with ``regroup=arrival``, a request
+        stays in the group that it got at its arrival.
         """
 
         groups: PositiveInt = 10

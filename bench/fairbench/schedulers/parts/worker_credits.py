@@ -1,6 +1,6 @@
 """The accounts of D2LPM: clients' credits at each worker, and charges at dispatch.
 
-If several routers share credits, they exchange their charges.
+Several routers may share clients' credits; they then exchange the charges.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The router fair-finish keeps locality unless a request would end much sooner elsewhere.
 
-The router estimates a request's end at each worker as if clients shared the worker fairly.
+The router estimates when a request would end at each worker if clients shared the worker fairly.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class FairFinish(PrefixRouter):
         If ``slack`` is 0, the earliest estimated finish always decides; if ``slack`` is inf, the
         longest cached prefix decides. With ``tenants=tree``, siblings share fairly at every level
         of ``org/team/user``. ``length_factor`` multiplies the expected output lengths, to measure
-        the effect of wrong predictions. ``D2LPM`` explains ``max_tree_nodes`` and ``weights``.
+        the effect of wrong predictions. The parameters ``max_tree_nodes`` and ``weights`` are
+        explained in ``D2LPM``.
         """
 
         slack: Annotated[float, Ge(0)] = SLACK

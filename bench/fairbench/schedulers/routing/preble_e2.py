@@ -20,15 +20,15 @@ class PrebleE2(PrefixRouter):
     """The router E2 as the Preble paper describes it ([Preble] Alg. 1 and 2, §3.2).
 
     A request with more cached than uncached tokens exploits the cache: it goes to the cheapest GPU
-    that has the longest cached prefix of the request. If at most half of a request's tokens are
-    cached, the request explores and goes to the cheapest GPU. The router sends exploring requests
-    to GPUs that decode unusually much (see ``imbalance_ratio``), if there are any. A GPU's cost is
-    the sum of its load in the window (L), the recomputation of evicted tokens (M) and the prefill
-    of uncached tokens (P). If the GPU with the longest cached prefix is the most loaded GPU, with
-    more than ``rebalance_threshold`` times the lowest load, the request goes to the least loaded
-    GPU. If the queueing time of a prefix on a GPU keeps growing, the next request with this prefix
-    goes to the least loaded GPU without the prefix, which computes a copy. Half of the load of
-    prompts that extend a copied prefix moves to the copy. Ties rotate.
+    that has the longest cached prefix of the request. A request with no more cached than uncached
+    tokens explores: it goes to a GPU above ``imbalance_ratio`` or, if there is none, to the
+    cheapest. A GPU's cost is the sum of its load in the window (L), the recomputation of evicted
+    tokens (M) and the prefill of uncached tokens (P). If the GPU with the longest cached prefix is
+    the most loaded GPU, with more than ``rebalance_threshold`` times the lowest load, the request
+    goes to the least loaded GPU. If the queueing time of a prefix on a GPU keeps growing, the
+    prefix is copied: the next request with this prefix goes to the least loaded GPU without the
+    prefix. The copy of a prefix takes over half of the load of the prompts that extend this prefix.
+    Ties rotate.
     """
 
     name = "preble-e2"
@@ -38,12 +38,13 @@ class PrebleE2(PrefixRouter):
     class Params:
         """Parameters of E2.
 
-        ``window_s`` is the length H of the paper's window. An infinite threshold turns its rule
-        off, and ``eviction_cost=false`` omits the cost M. ``rebalance_threshold`` is the paper's
-        Th_bal (1.5 in Preble's code). ``autoscale_factor`` is the factor by which the queueing time
-        must grow within the window before a prefix is copied; the paper uses 2. A GPU counts as
-        decode-heavy if its ratio of decoding time to prefill time exceeds ``imbalance_ratio`` (the
-        paper's IMBALR) times the ratio over all GPUs ([gaps] D2).
+        ``window_s`` is the length of the load window in seconds (H in the paper). A rule with an
+        infinite threshold is off, and ``eviction_cost=false`` leaves out the eviction cost M.
+        ``rebalance_threshold`` is Th_bal in the paper (1.5 in Preble's code). ``autoscale_factor``
+        is the factor by which the queueing time must grow within the window before a prefix is
+        copied; the paper uses 2. A GPU decodes unusually much if its ratio of decoding to prefill
+        time is above ``imbalance_ratio`` (the paper's IMBALR) times the ratio of all GPUs together
+        ([gaps] D2).
 
         ``capacity_tokens`` is the size of a worker's KV pool in tokens, which determines the
         eviction cost M. If ``capacity_tokens`` is 0, ``Setup.pool_tokens`` is used; if both are 0,

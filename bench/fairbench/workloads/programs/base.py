@@ -53,9 +53,9 @@ class Program(Job):
     """A program: one job of a client, of a kind that workload files can name.
 
     To define a kind, write a subclass and add the subclass to ``KINDS``. The subclass needs
-    ``kind``, ``build``, ``run``, and a frozen dataclass ``Params`` with the keys of ``[params]``,
-    without defaults. ``build`` must draw all random values, because tokens are counted before the
-    run.
+    ``kind``, ``build``, ``run`` and a frozen dataclass ``Params``. The fields of ``Params`` are the
+    keys of a workload file's table ``[params]``, without defaults. ``build`` draws all random
+    values, as ``demand`` counts tokens before a run.
     """
 
     kind: ClassVar[str]

@@ -52,7 +52,7 @@ class FileTraffic(Protocol):
         ...
 
     def table(self, seed: int, until_s: float = inf) -> TraceTable:
-        """Return at least the requests before ``until_s``; ``seed`` selects random values."""
+        """Return at least all requests before ``until_s``; ``seed`` seeds the random values."""
         ...
 
 

@@ -29,7 +29,7 @@ from fairbench.workloads.traces.weka import WEKA, Weka
 PROGRAMS: dict[str, Weka | ServeGen] = {one.name: one for one in (WEKA, SERVEGEN)}
 """The formats whose records are programs or distributions; they are detected first.
 
-A trace format outside this table is a layout of requests that ``fairbench.records`` reads.
+Formats whose records are requests are read by ``fairbench.records``.
 """
 
 

@@ -321,7 +321,7 @@ def _place_steps(
     clients: list[str],
     sessions: list[str],
 ) -> None:
-    """Compute arrivals that are stated only as delays after the previous step of a session.
+    """Compute the arrival of each step for which a session has only a delay after the step before.
 
     A session whose requests have no times begins at 0. Raises DataError if a session has no start
     time but other sessions start at calendar dates.

@@ -63,7 +63,7 @@ class TrafficLoad(NamedTuple):
 
 
 class TrafficKind(Protocol):
-    """A kind of arrival process; its frozen dataclass ``Params`` defines the parameters.
+    """A kind of arrival process, with a frozen dataclass ``Params`` for the kind's parameters.
 
     The methods raise UsageError for a load that the kind does not support. Recorded arrival times,
     for example, do not support a given rate.

@@ -25,7 +25,7 @@ def seed_all(seed: int, index: int, torch: Any) -> None:
 class EngineReplicas(ABC):
     """The factory of a run's replicas, which holds the engine's configuration for the run.
 
-    A subclass for each engine defines ``configure`` and ``worker``.
+    Each engine has a subclass, which defines ``configure`` and ``worker``.
     """
 
     def __init__(self, engine: str) -> None:
@@ -36,7 +36,7 @@ class EngineReplicas(ABC):
 
     @abstractmethod
     def configure(self, told: dict[str, Any]) -> bool:
-        """Configure the engine's code for a run, with the simulator's settings ``told``.
+        """Configure the engine's code for a run; ``told`` holds the simulator's settings.
 
         Returns whether a fairbench scheduler orders requests instead of the engine's own policy.
         """

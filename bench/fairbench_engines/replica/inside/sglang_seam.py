@@ -98,7 +98,7 @@ class Absent:
     """A stand-in for a part of SGLang that does not affect scheduling.
 
     Every missing attribute is a function that does nothing. A MagicMock would store every call, and
-    would run longer than SGLang's own code.
+    would take longer than the replaced SGLang code.
     """
 
     def __init__(self, **attributes: Any) -> None:
@@ -327,7 +327,7 @@ def configured(
 
 
 class SGLangScheduling:
-    """An SGLang scheduler with an empty KV pool; ``configured`` must be called first.
+    """An SGLang scheduler with an empty KV pool; call ``configured`` before creating the scheduler.
 
     - If ``hooks`` of fairbench's plugin are given, fairbench orders the requests, and ``policy``
       must be "fcfs".

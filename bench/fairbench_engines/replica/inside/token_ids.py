@@ -34,7 +34,7 @@ class TokenIds:
         return ids
 
     def prompt(self, ids: Sequence[int]) -> tuple[tuple[Any, int], ...]:
-        """Return the segments (key, length) of the prompt with the token ids ``ids``."""
+        """Return the prompt with the token ids ``ids`` as a tuple of segments (key, length)."""
         starts, runs = self._runs
         segments: list[tuple[Any, int]] = []
         at = 0
@@ -53,7 +53,7 @@ class TokenIds:
 
 
 def _consecutive(ids: Sequence[int], at: int, most: int) -> int:
-    """Return the length of the run of consecutive ids at position ``at``, at most ``most``."""
+    """Return the number of consecutive ids from position ``at`` on, but at most ``most``."""
     low, high = 1, most
     while low < high:
         middle = (low + high + 1) // 2

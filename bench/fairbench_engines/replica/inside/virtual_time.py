@@ -14,8 +14,8 @@ NAMES = ("time", "monotonic", "perf_counter")
 class VirtualTime:
     """A clock that tells an engine's code the simulated time.
 
-    Each reading is slightly later than the previous reading, so that no two entries of an LRU cache
-    have equal times.
+    Each reading of the clock is slightly later than the previous reading, so that all entries of an
+    LRU cache have different times.
     """
 
     def __init__(self) -> None:

@@ -203,8 +203,8 @@ class VLLMScheduling:
         """Create a vLLM request that will produce the tokens ``output``, without queueing it.
 
         The limit on output tokens is the length of ``output`` plus ``spare``. If ``spare`` is above
-        0, the last token of ``output`` is a stop token. ``facts`` and ``sampling`` are additional
-        arguments of vLLM's ``Request`` and SamplingParams.
+        0, the last token of ``output`` is a stop token. ``facts`` holds additional arguments of
+        vLLM's ``Request``, and ``sampling`` holds arguments of vLLM's SamplingParams.
         """
         v, stop = vllm(), [output[-1]] if spare else None
         request = v.request.Request(

@@ -33,7 +33,7 @@ def _shortfall(run: StoredRun) -> float:
 
 
 def lead_over(backlog: Backlog, service: ServiceRows, clients: int) -> float:
-    """Return the largest lead in service over a client that waits at every worker.
+    """Return the largest rise of a client's lead over a client that waits at every worker.
 
     Args:
         backlog: The intervals in which a client has waiting requests at every worker.

@@ -49,7 +49,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """A claim about pairs of schedulers that holds if it holds for every pair.
+    """A claim about several pairs of schedulers, which holds only if it holds for every pair.
 
     If the opposite of the claim holds for any pair of schedulers, the whole claim counts as
     reversed.

@@ -70,7 +70,8 @@ def place_of(cell: SchedulerResults) -> Place:
 def in_one_pool(cells: Sequence[SchedulerResults]) -> list[SchedulerResults]:
     """Return the results of each configuration that was run with only one KV pool size.
 
-    Configurations with several KV pool sizes are left out, because the paper has none.
+    The paper does not vary the size of the KV pool, so configurations with several sizes are left
+    out.
     """
     counts = Counter((place_of(cell), cell.combined["scheduler"]) for cell in cells)
     several = {place for (place, _), count in counts.items() if count > 1}

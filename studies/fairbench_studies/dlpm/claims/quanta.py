@@ -185,7 +185,10 @@ def _frontier(cells: Sequence[SchedulerResults], swept: Swept) -> list[Part]:
 
 
 def _beyond(swept: Swept, ends: Sequence[BySeed], metric: str) -> tuple[int, int]:
-    """Count points beyond the line from VTC to LPM, and points dominated by neither VTC nor LPM."""
+    """Count points beyond the line from VTC to LPM, and points dominated by neither VTC nor LPM.
+
+    VTC or LPM dominates a point if both of its values are at least as good as the point's values.
+    """
     (x0, y0), (x1, y1) = ((mean_over(of, metric), mean_over(of, RATE)) for of in ends)
     points = [(mean_over(of, metric), mean_over(of, RATE)) for of in swept.values()]
     # A point beyond the line from VTC (fair, slow) to LPM (fast, less fair) is better than any

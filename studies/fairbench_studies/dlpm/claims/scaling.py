@@ -94,7 +94,7 @@ def judge_central(timings: Timings) -> list[Part]:
 
 
 def _grows(pct: Mapping[tuple[int, int], Any], axis: int) -> bool:
-    """Return whether the overhead rises from the first to the last point along one axis.
+    """Return whether the overhead is higher at an axis's largest value than at its smallest value.
 
     The keys of ``pct`` are pairs (workers, queued requests). Neighbouring points are not compared,
     because they may differ by less than the measurement noise.

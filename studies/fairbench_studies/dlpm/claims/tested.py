@@ -22,8 +22,8 @@ class ByTests(NamedTuple):
 class Statement(NamedTuple):
     """A statement with its verdict, and the test that decides the verdict.
 
-    ``shown`` is the result of the statement's test, in words. ``test`` has the form ``FILE::NAME``
-    in ``FOLDER``.
+    ``shown`` is the result of the statement's test, in words. ``test`` names this test as
+    ``FILE::NAME``, with FILE in the directory ``FOLDER``.
     """
 
     text: str

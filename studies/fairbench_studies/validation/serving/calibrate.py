@@ -66,7 +66,7 @@ class ServingFit:
 
 
 def fit(runs: list[ServingRun]) -> Iterator[ServingFit]:
-    """Yield each step of the fit to the ``fitted`` runs, which must come from one GPU."""
+    """Yield each step of the fit to the runs marked ``fitted``, which must be from one GPU."""
     # Like the fit of the bundled profiles, this fit ignores the time in which the load generator
     # counts prompt tokens.
     chosen = [

@@ -124,7 +124,7 @@ def _contradicts(run: ServingRun) -> bool:
 
 
 def with_doubts(runs: Iterable[ServingRun]) -> list[ServingRun]:
-    """Mark runs whose stated KV pool size is contradicted by a run with equal settings.
+    """Mark runs with a doubtful KV pool size: a run with equal settings contradicts the size.
 
     The server had the same flags in all runs with equal settings.
     """
