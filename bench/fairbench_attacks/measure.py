@@ -51,13 +51,13 @@ class AttackHarm(NamedTuple):
 
     Each field is a value of the attack run divided by the value of the honest run.
 
-    - ``gain``: the attacker's service without padding, divided by that in the honest run.
-    - ``kept``: the victims' fraction of due service, divided by that in the honest run.
-    - ``finished``: the number of the victims' finished programs, divided by that in the honest run.
-    - ``p95``: the victims' P95, divided by that in the honest run; ``more`` marks a lower bound.
-    - ``hits``: the victims' cache hit rate, divided by that in the honest run.
+    - ``gain``: the attacker's service without padding, relative to the honest run.
+    - ``kept``: the victims' fraction of due service, relative to the honest run.
+    - ``finished``: the number of the victims' finished programs, relative to the honest run.
+    - ``p95``: the victims' P95 latency, relative to the honest run; ``more`` marks a lower bound.
+    - ``hits``: the victims' cache hit rate, relative to the honest run.
 
-    A field is None if the attacked or the honest run's value is unknown, or the honest one is 0.
+    A field is None if a run's value is unknown, or if the honest run's value is 0.
     """
 
     gain: float

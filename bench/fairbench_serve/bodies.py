@@ -51,7 +51,7 @@ class Decoder:
     async def decompressed(self, piece: bytes) -> AsyncIterator[bytes]:
         """Decompress a piece of the body in a thread, and yield the decompressed parts.
 
-        Raises Problem (HTTP status 400) if the data does not have the encoding of the header.
+        Raises Problem (HTTP status 400) if the data is not compressed as the HTTP header states.
         """
         if self._encoding in PLAIN:
             yield piece

@@ -219,7 +219,8 @@ class Unmade:
     """Programs of one client with calls that were never sent; arrays have one element per program.
 
     - ``arrival_s`` is the time in seconds at which the program arrived.
-    - ``reached_s`` is the program's age in seconds at the end of the run, minus its delays.
+    - ``reached_s`` is the program's age at the end of the run minus the longest delay of any of the
+      program's calls, in seconds.
     - ``unsent`` is the total size, in weighted tokens, of the calls that were never sent.
     - ``whole`` is the total size, in weighted tokens, of all calls of the program.
     - ``usual`` gives the fraction of a program's demand that is usually due by a given age.
@@ -300,7 +301,7 @@ def shortfalls(
 
 
 def _calls_missing(calls: CallDelays, chosen: Flags, facts: Facts, times: Floats) -> Floats:
-    """Return the shortfall of each client at each time, for the ``chosen`` calls only."""
+    """Return each client's due but not received tokens at each time, in the ``chosen`` calls."""
     sums = Piecewise(len(facts.clients), times)
     rows = np.flatnonzero(chosen)
     requests = calls.requests
@@ -324,7 +325,8 @@ def _lacking_output(
 ) -> list[tuple[Floats, Floats, Floats, Floats]]:
     """Return how many output tokens of each call were due but not received, over time.
 
-    A call's missing tokens are piecewise linear, because tokens are due and come at constant rates.
+    A call's number of missing tokens is piecewise linear in time, because tokens become due and
+    arrive at constant rates.
 
     Returns:
         The start and the end of each linear piece in seconds, and the number of missing output

@@ -70,7 +70,7 @@ class Timeline(NamedTuple):
       received.
     - ``waited_s`` is the total waiting time (s) of the client's calls before each cell bound.
     - ``lasted_s`` is the total duration (s) of the client's calls before each cell bound.
-    - ``refused`` is the number of the client's refused calls before each cell bound.
+    - ``refused`` is the number of the client's refused calls before each bound between cells.
 
     ``request_cost`` is the mean size of each client's requests in weighted tokens.
     """

@@ -106,10 +106,10 @@ def least_makespan(tables: Tables, facts: Facts, work: LeastWork, alone_s: Float
 
     The returned time is the largest of three lower bounds on the run's end. ``WORK`` is the time
     that all replicas need for all work. ``ARRIVALS`` is the largest sum of an arrival time and the
-    time that all replicas need for the work that arrives from then on. ``PROGRAM`` is the latest
-    end of a program if each program ran alone. A program that waits for an earlier program of its
-    client is assumed to arrive when the run starts. ``alone_s`` holds the ``alone_times`` of the
-    programs.
+    time that all replicas need for the work that arrives from then on. ``PROGRAM`` is the time at
+    which the last program would finish if each program ran alone. A program that waits for an
+    earlier program of its client is assumed to arrive when the run starts. ``alone_s`` holds the
+    ``alone_times`` of the programs.
     """
     arrival_s = program_arrivals(tables.programs, facts)
     ends_s = arrival_s + alone_s

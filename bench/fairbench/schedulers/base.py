@@ -485,7 +485,7 @@ class OptionalHooks(Protocol):
         """Return the limit on the next chunk of a prompt, in tokens, or None for no limit.
 
         ``left`` is the number of the prompt's tokens that are not computed yet, and ``budget`` is
-        the usual number of tokens in a chunk. The host calls ``chunk_limit`` after ``sort_queue``.
+        the usual number of tokens in a chunk. ``chunk_limit`` is called after ``sort_queue``.
         """
 
     def decodes_first(self, oldest: Request, left: int, now_s: float) -> bool:

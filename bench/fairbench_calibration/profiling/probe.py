@@ -299,7 +299,7 @@ def worst(found: dict[str, float], delay_ms: float, start: TimingProfile, probed
 
 
 def _pool_of_size(start: TimingProfile, tokens: int) -> KVPool:
-    """Return the profile's KV pool, with the memory fraction that gives ``tokens`` KV tokens."""
+    """Return the profile's KV pool, with the memory fraction set so that ``tokens`` tokens fit."""
     pool = start.pool
     gib = pool.weights_gib + (tokens + 0.5) * pool.kv_bytes_per_token / 2**30
     fraction = min(1.0, gib / pool.pre_load_avail_gib)

@@ -31,7 +31,7 @@ DECIDED = (
 
 
 class FirstDifference(NamedTuple):
-    """The first request whose record in the model differs from the record of the engine's code.
+    """The first request for which fairbench's engine model and the engine's own code differ.
 
     The model gave ``ours`` as value of ``column``, and the engine's code gave ``theirs``.
     """

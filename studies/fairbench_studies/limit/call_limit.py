@@ -28,10 +28,10 @@ def least_makespan_by_calls(
 ) -> float:
     """Return the time (s) before which no scheduler could have finished the run's requests.
 
-    If some calls cannot begin before a time ``a``, cost all replicas a time ``w``, and are followed
-    by at least ``q`` seconds of their programs, the run lasts at least ``a + w + q`` seconds. The
-    function returns the largest ``a + w + q`` of any calls, or the longest time of a program alone
-    in the cluster, if this time is longer.
+    Suppose that a set of calls cannot begin before a time ``a``, needs all replicas for a time
+    ``w``, and is followed by at least ``q`` seconds of its programs. The run then lasts at least
+    ``a + w + q`` seconds. The result is the largest lower bound over sets of calls, or the longest
+    time that a program takes alone in the cluster, whichever is larger.
 
     ``facts.prices`` must not be None. ``requests`` must have compulsory tokens (which no cache
     saves).
@@ -107,7 +107,8 @@ def _pauses(requests: Requests, programs: Programs, row: Ints, program: Ints) ->
 
     A call at depth 0 arrives at a fixed time after its program. Before any other call, the shortest
     pause lasts from the latest end of an earlier call of the program to the other call's arrival.
-    The pause is 0 if no call of the program ends before the arrival, or if a call never finishes.
+    The pause is 0 if no call of the program ends before the call's arrival, or if a call of the
+    program never finishes.
     """
     arrival_s = requests.arrival_s[row]
     times_s = np.unique(requests.finish_s[row])

@@ -1,4 +1,4 @@
-"""Charging in an engine, by tokens or by GPU time."""
+"""Methods that charge clients in an engine, by tokens or by GPU time."""
 
 from __future__ import annotations
 

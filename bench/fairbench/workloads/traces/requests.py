@@ -323,8 +323,8 @@ def _place_steps(
 ) -> None:
     """Compute arrivals that are stated only as delays after the previous step of a session.
 
-    A session whose requests have no times begins at 0. Raises DataError if a session has no start
-    time but other sessions start at calendar dates.
+    A session starts at time 0 if none of its requests has a time. Raises DataError if a session has
+    no start time but other sessions start at calendar dates.
     """
     columns = requests.columns
     # ``ended`` maps each pair (client, session) to the end of the session's last step, in ns.

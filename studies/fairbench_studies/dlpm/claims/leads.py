@@ -122,7 +122,8 @@ def _after_idle_times(requests: Requests, horizon_s: float) -> _Firsts:
 class IdleShares(NamedTuple):
     """Fractions of worker time in which a worker computes nothing while a request waits.
 
-    ``own`` counts requests that wait at the idle worker, ``another`` requests at another worker.
+    ``own`` counts only requests that wait at the idle worker, and ``another`` counts only requests
+    that wait at another worker.
     """
 
     own: float
