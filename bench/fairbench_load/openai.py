@@ -596,7 +596,7 @@ def beside_messages(body: Mapping[str, Any]) -> str:
 
 
 def turns_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the turns in a request body of any API.
+    """Return the conversation turns (messages) in a request body of any API.
 
     A turn is a message; the Responses API calls a turn an item. A plain text, or a list of blocks
     as in the field "system", is the content of one message.

@@ -181,9 +181,9 @@ class _Shares:
 class BodyMemory:
     """A limit on the memory of all request bodies; no single client can use up this memory.
 
-    All bodies together may use ``most`` bytes. The bytes of a body count from its first byte until
-    its request ends. A second limit applies to the number of bodies that are still arriving,
-    because each of them occupies a connection.
+    All bodies together may use at most ``most`` bytes. The bytes of a body count from its first
+    byte until its request ends. A second limit applies to the number of bodies that are still
+    arriving, because each arriving body occupies a connection.
     """
 
     def __init__(self, most: int) -> None:

@@ -439,7 +439,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         return not self.retracted and self._has_room(request, tokens)
 
     def reserve_in_turn(self, sequence: Sequence, granted: Callable[[], None]) -> None:
-        """Reserve memory for a prompt, first come, first served, and then call ``granted``."""
+        """Reserve memory for a prompt in FCFS order, and then call ``granted``."""
         self._asking.append((sequence, granted))
         run, request = self._run, sequence.request
         first = run is not None and len(self._asking) == 1

@@ -352,9 +352,9 @@ def work_from(
 
     The records charge a shared prefix to the request that finished first, but a different scheduler
     may compute the prefix for any request that contains it. Suppose that a request cannot begin
-    before a time. The request's whole prefill counts as work after this time only if the request
-    finished later than all requests that can begin before. Otherwise, only one prompt token and the
-    decoding of the request count as work after this time.
+    before a time t. The request's whole prefill counts as work after t only if the request finished
+    later than all requests that can begin before t. Otherwise, only one prompt token and the
+    decoding of the request count as work after t.
 
     Args:
         requests: All requests of the run.

@@ -111,7 +111,7 @@ def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censo
 
 
 def worst(ratios: Sequence[Noted]) -> Noted:
-    """Return the largest latency ratio of any client, or an undefined ratio if there is one."""
+    """Return the largest latency ratio of any client, or an undefined ratio if any is undefined."""
     undefined = next((one for one in ratios if not isfinite(one.value)), None)
     if undefined or not ratios:
         return undefined or Noted(NAN, NO_VICTIM)

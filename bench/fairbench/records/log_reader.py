@@ -56,7 +56,7 @@ class ReadOptions:
     """Options for reading a file of records.
 
     Attributes:
-        fields: The fields to read.
+        fields: The record fields that the reader extracts from the file.
         names: The columns that the user named, by field; an empty name means that the file lacks
             the field.
         layout: The name of the file's format (layout), or None to detect the format.

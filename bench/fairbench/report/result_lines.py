@@ -290,7 +290,7 @@ def session_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield lines (label, text) about all clients together."""
+    """Yield lines (label, text) with the run's results over all clients."""
     by_weight = " over weight" if is_weighted(summary) else ""
     yield "throughput", _throughput(summary)
     yield (

@@ -236,8 +236,8 @@ UNMEASURED = {"p": 8.0, "c_nd": 0.0}
 def fit_probe(probed: Probed, start: TimingProfile, pool_tokens: int | None) -> TimingProfile:
     """Return the timing profile that fits a server's measurements.
 
-    The measurements hardly show the time that each prompt adds to an iteration (``c_npf``), so this
-    coefficient stays close to its value in the derived profile.
+    The coefficient ``c_npf`` (the time that each prompt adds to an iteration) has little effect on
+    the measurements, so ``c_npf`` stays close to its value in the derived profile.
 
     Args:
         probed: The measurements.

@@ -170,7 +170,7 @@ def compared(spec: ExperimentSpec, ours: RunResult, theirs: RunResult) -> Checke
 
 
 def check_lines(found: CheckedStream) -> list[str]:
-    """Return the lines that describe a comparison."""
+    """Return lines of text that compare the records of the model and of the engine's code."""
     requests = f"{found.requests:,} requests"
     if not found.differing:
         return [f"{found.name}: {requests}, equal records"]

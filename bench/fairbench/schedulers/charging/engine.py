@@ -183,7 +183,7 @@ class GPUCharges:
 
 
 def gpu_charges(name: str, setup: Setup) -> GPUCharges:
-    """Return the GPU-time charges of a scheduler.
+    """Return the object that charges clients of a scheduler for GPU time.
 
     Raises UsageError if the costs of iterations are unknown.
     """

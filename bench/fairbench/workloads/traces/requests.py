@@ -263,7 +263,7 @@ def _check_names(requests: FileRequests, field: str, names: list[str]) -> None:
 
 
 def _numbered(values: list[Any]) -> tuple[list[Any], Ints]:
-    """Return the distinct values, and the index of each value among them; None has index -1."""
+    """Return the distinct values, and each value's index among the distinct values (None: -1)."""
     known: dict[Any, int] = {}
     codes = [-1 if one is None else known.setdefault(one, len(known)) for one in values]
     return list(known), np.array(codes, np.int64)
