@@ -196,7 +196,8 @@ class BlockPhases:
     def at_blocks(self, step: int) -> Iterator[tuple[Sequence, bool, bool]]:
         """Yield the sequences that begin or fill a block in a step, in running order.
 
-        Each item consists of a sequence and two flags: it begins a block, and it fills a block.
+        Each item consists of a sequence and two flags: whether the sequence begins a block, and
+        whether the sequence fills a block.
         """
         begin, fill = (self._groups[one % self._size] for one in (step, step + 1))
         either = begin | fill

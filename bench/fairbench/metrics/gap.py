@@ -436,7 +436,8 @@ class Inside:
     def ranges(self, joint: Joint, above: float) -> Floats:
         """Return the change in two clients' service difference within each interval of ``joint``.
 
-        The largest change is exact if it exceeds ``above``; smaller changes may be underestimated.
+        The largest change in the difference is exact if it exceeds ``above``; smaller changes may
+        be underestimated.
         """
         parts = portions(joint.high + 1 - joint.low, CELLS_AT_ONCE)
         return np.concatenate([self._ranges(joint.take(some), above) for some in parts])

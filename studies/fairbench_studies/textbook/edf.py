@@ -20,9 +20,9 @@ SPARED = 100  # a running request with at most this many remaining tokens is not
 class TextbookEDF(LocalScheduler):
     """Earliest deadline first as in a textbook: ordered by deadline, then by length.
 
-    Requests that are about to miss their deadlines (starve) preempt long requests. The scheduler is
-    Code 24.6.1 of a textbook on distributed LLM serving, with the flaws of this listing, because
-    they affect the printed numbers:
+    Requests that are about to miss their deadlines ("starving" requests) preempt long requests. The
+    scheduler is Code 24.6.1 of a textbook on distributed LLM serving, with the listing's flaws,
+    because the flaws affect the printed numbers:
 
     - A request counts as starving if the steps until its deadline are fewer than the tokens in its
       prompt *and* answer, as if a prompt token took a step. Late requests count as starving.

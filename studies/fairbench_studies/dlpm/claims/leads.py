@@ -1,4 +1,4 @@
-"""Functions that measure service deficits, newcomers' waits and idle workers in stored runs."""
+"""Functions that measure service deficits, new clients' waits and idle workers in stored runs."""
 
 from __future__ import annotations
 
