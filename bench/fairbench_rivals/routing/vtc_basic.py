@@ -33,7 +33,7 @@ class VtcBasic(CountingRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: weights of tokens and of a score's terms; seconds for which tokens count."""
+        """Parameters: the weights of tokens and of score terms, and the window of tokens (s)."""
 
         constants: ClassVar[tuple[str, ...]] = (
             "fairness_weight",
