@@ -33,7 +33,7 @@ class VtcBasic(CountingRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: the weights of tokens and of score terms, and the window of tokens (s)."""
+        """Parameters: weights of tokens and of score terms, and the length of the window (s)."""
 
         constants: ClassVar[tuple[str, ...]] = (
             "fairness_weight",
