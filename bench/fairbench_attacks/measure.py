@@ -52,13 +52,13 @@ class AttackHarm(NamedTuple):
 
     Each field is a value of the attack run divided by the value of the honest run.
 
-    - ``gain``: the attacker's service without padding.
-    - ``kept``: the fraction of due service that victims receive.
-    - ``finished``: the number of programs that victims finish.
-    - ``p95``: the victims' P95 latency; ``more`` marks a lower bound.
-    - ``hits``: the victims' cache hit rate.
+    - ``gain``: the attacker's service without padding, relative to the honest run.
+    - ``kept``: the victims' fraction of due service, relative to the honest run.
+    - ``finished``: the number of the victims' finished programs, relative to the honest run.
+    - ``p95``: the victims' P95 latency, relative to the honest run; ``more`` marks a lower bound.
+    - ``hits``: the victims' cache hit rate, relative to the honest run.
 
-    A field is None if the value of either run is unknown, or if the value of the honest run is 0.
+    A field is None if a run's value is unknown, or if the honest run's value is 0.
     """
 
     gain: float

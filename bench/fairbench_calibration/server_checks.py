@@ -264,7 +264,7 @@ async def flood(
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The server's report, and the result of the flood trial (None if there was no trial)."""
+    """Facts that a server reports, and the result of the flood trial (None without a trial)."""
 
     url: str
     facts: ServerFacts

@@ -258,7 +258,7 @@ class Generation:
         return self._ids[:end]
 
     def text(self, start: int, end: int) -> str:
-        """Return the output tokens from ``start`` to ``end`` as text, without hidden characters."""
+        """Return the visible text of the output tokens from ``start`` to ``end``."""
         said = self._text.decode(self._ids[start:end])
         if self.ending.visible is None:
             return said

@@ -88,8 +88,8 @@ class TokenStreams:
     def output_at(self, place: StreamPosition, draw: Callable[[], Ids]) -> tuple[Segment, Ids]:
         """Draw a random output for the prompt up to ``place``; return its segment and tokens.
 
-        ``draw`` is repeated until the output's first token continues no known sequence. After
-        ``FORK_TRIES`` calls of ``draw``, the output replaces a stored sequence.
+        ``draw`` is called again while the first token of its output continues a known sequence.
+        After ``FORK_TRIES`` calls of ``draw``, the output replaces a stored sequence.
         """
         stream, offset = place
         follows = int(stream.ids[offset]) if offset < len(stream.ids) else None

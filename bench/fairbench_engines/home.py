@@ -233,7 +233,8 @@ class EngineHome(ABC):
     def _produce(self, names: Iterable[Hashable], new_tokens: Iterable[int]) -> None:
         """Charge clients for new output tokens of the named requests; ignore unknown names.
 
-        ``map`` and ``compress`` replace Python loops, because a step has hundreds of requests.
+        A step may have hundreds of requests, so ``map`` and ``compress`` replace slower Python
+        loops.
         """
         found = list(map(self._tracked.get, names))
         new = list(compress(new_tokens, found))

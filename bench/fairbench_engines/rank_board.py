@@ -118,7 +118,7 @@ class Reader:
         return bool(self._columns["version"][0] != self.version)
 
     def read(self) -> tuple[dict[str, float], ...]:
-        """Return the changed values of the columns ``TOTALS``, by client."""
+        """Return the changed values by client, for each column in ``TOTALS``."""
         self.version = int(self._columns["version"][0])
         ends, names = self._columns["ends"], self._columns["names"]
         for slot in range(len(self._names), int(self._columns["clients"][0])):

@@ -124,7 +124,7 @@ class Decode(NamedTuple):
 
 
 class StepTimes:
-    """A reporter of step times to a scheduler, which charges clients for GPU time.
+    """A meter of the GPU time of steps, for a scheduler that charges clients for GPU time.
 
     Durations of steps are measured with the server's clock. Time in which two steps overlap counts
     once. The model ``costs``, which is fitted to the server's own steps, divides the duration among

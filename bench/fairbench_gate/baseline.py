@@ -54,7 +54,8 @@ def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
 def _with_given(file: Path) -> Mapping[str, Any]:
     """Read an experiment file, whose table ``given`` contains the values that the user chose.
 
-    If the file lacks ``given``, the manifest's list of chosen keys says which values were chosen.
+    If the file has no table ``given``, the table is built from the chosen keys that the manifest
+    lists.
     """
     tables, manifest = read_experiment(file), _manifest_of(file)
     chosen = manifest.get(CHOSEN)

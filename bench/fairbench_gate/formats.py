@@ -52,7 +52,8 @@ def _verdicts(outcome: Outcome) -> Table:
 def changes_table(found: Sequence[Change]) -> RenderableType:
     """Return a table of the values that changed in one experiment.
 
-    If cluster-wide metrics changed, changed metrics of single clients are only counted.
+    If cluster-wide metrics changed, the table does not list changed metrics of single clients, but
+    states their number.
     """
     shown = of_the_cluster(found)
     table = plain_table("", *HEADINGS, "", gap=1)

@@ -57,10 +57,10 @@ def read_pairs(
 ) -> list[PairedPoint]:
     """Return the pairs of experiments of two directories, in the order of the baseline.
 
-    A directory with a manifest is one run; otherwise, all runs in its subdirectories are read.
-    Runs of a sweep also have the metrics that the sweep's comparison adds. Two experiments are
-    a pair if they are equal, apart from changed defaults and from the keys in ``allowed``, such
-    as ``dp`` or ``vtc.charge``. ``left_out`` names baseline directories to ignore.
+    A directory with a manifest is one run; otherwise, all runs in its subdirectories are read. Runs
+    of a sweep also have the metrics that the sweep's comparison adds. Two experiments form a pair
+    if they differ only in changed defaults and in the keys in ``allowed``, such as ``dp`` or
+    ``vtc.charge``. ``left_out`` names baseline directories to ignore.
 
     Raises UsageError for an unknown key. Raises DataError for a directory without runs, an
     unreadable or incomplete run, and a run without a counterpart in the other directory. The

@@ -69,8 +69,8 @@ class ByClass(LocalScheduler):
 
     Requests of equal priority form a class, and ``make()`` creates its scheduler. The class with
     the highest priority number goes first, or the class with the lowest number if ``low_first``. If
-    the last candidate of a class does not fit in memory, the admission pass ends, and the next
-    class gets no turn. In a pass, the queue is matched with the prefix cache at most once.
+    the last candidate of a class does not fit into memory, the admission pass ends before the next
+    class. In a pass, the queue is matched with the prefix cache at most once.
     """
 
     name = "by-class"

@@ -111,7 +111,7 @@ def check_server_args(args: Sequence[str]) -> None:
 
 
 def check_given(args: Sequence[str], what: str = ARGS) -> None:
-    """Raise UsageError if a stored command line lacks its secret, which must be given again."""
+    """Raise UsageError if a secret was removed from a stored command line and not given again."""
     for word, following in zip(args, [*args, ""][1:], strict=True):
         flag, equals, value = word.partition("=")
         if is_secret(flag) and REDACTED in (value if equals else following,):

@@ -168,7 +168,7 @@ def replay_request(first: int) -> tuple[bytes, bytes]:
 
 
 def end_of_replay() -> tuple[bytes, bytes, bytes]:
-    """Return the frames of the message that ends a replay."""
+    """Return the frames of the message that marks the end of replayed KV events."""
     return b"", _seq_bytes(END), b""
 
 

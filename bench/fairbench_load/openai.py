@@ -596,7 +596,7 @@ def beside_messages(body: Mapping[str, Any]) -> str:
 
 
 def turns_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the turns in a request body of any API.
+    """Return the conversation turns (messages) in a request body of any API.
 
     A turn is a message; the Responses API calls a turn an item. A body field that contains plain
     text counts as one message. The field "system" also counts as one message, even if it contains a

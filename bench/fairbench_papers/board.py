@@ -60,7 +60,8 @@ def fold_of(metric: Metric, places: int) -> Fold:
 def folded(values: Sequence[Value], fold: Fold) -> Value:
     """Combine a seed's values in all configurations into an arithmetic or geometric mean.
 
-    The mean is undefined if a value is undefined, or if lower and upper bounds both occur.
+    The mean is undefined if any value is undefined, or if the values include both lower and upper
+    bounds.
     """
     for value in values:
         if value.raw is None:
@@ -507,7 +508,7 @@ def _metric(key: str, table: Table, places: Iterable[str], seeds: Sequence[int])
 def _ranked_rows(
     table: Table, base: str, metrics: Sequence[BoardMetric], seeds: Sequence[int]
 ) -> list[BoardRow]:
-    """Return the rows, sorted by the first metric; rows without its value come last."""
+    """Return the rows, sorted by the first metric; rows that lack this metric come last."""
     samples = {
         metric.key: {name: _sample(runs, metric, seeds) for name, runs in table.items()}
         for metric in metrics

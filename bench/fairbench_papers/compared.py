@@ -253,7 +253,7 @@ def _draw_lines(
     key: str,
     unit: float,
 ) -> None:
-    """Draw a metric as one line per scheduler; small shifts keep 95% intervals apart."""
+    """Draw one line per scheduler, shifted slightly so that error bars do not overlap."""
     from matplotlib.transforms import offset_copy
 
     for number, line in enumerate(lines):

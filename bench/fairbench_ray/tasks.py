@@ -45,7 +45,7 @@ class StartedTasks:
         await self._stop.wait()
 
     async def stop(self) -> set[int]:
-        """Ask all tasks to stop. Return the numbers of the tasks that have started."""
+        """Ask all tasks to stop. Return the indices of the tasks that have started."""
         self._stop.set()
         return self._begun
 
@@ -53,8 +53,9 @@ class StartedTasks:
 def work(sent_files: bytes, pickled: bytes, index: int, started: Any) -> bytes:
     """Run one task; return its pickled outcome and the files that it saved, keyed by path.
 
-    If the task may not start, the result is empty. ``started`` is the Ray handle of the actor
-    ``StartedTasks``. Raises UsageError if the tasks cannot run on this node.
+    If ``started`` does not let the task start, the function returns empty bytes. ``started`` is the
+    Ray handle of the actor ``StartedTasks``. Raises UsageError if the tasks cannot run on this
+    node.
     """
     unpacked: SentFiles = pickle.loads(sent_files)
     unpacked.check(platform.node())

@@ -13,7 +13,7 @@ from fairbench_load.processes.addresses import LOOPBACK, USUAL_PORTS
 
 
 def door_of(url: str) -> tuple[int, str]:
-    """Return the port and path of a URL."""
+    """Return the port and the path of a URL, with a default port if the URL states none."""
     parts = urlsplit(url)
     path = "/".join(part for part in parts.path.split("/") if part not in ("", "."))
     return parts.port or USUAL_PORTS[parts.scheme], path

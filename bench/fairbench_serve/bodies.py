@@ -51,7 +51,7 @@ class Decoder:
     async def decompressed(self, piece: bytes) -> AsyncIterator[bytes]:
         """Decompress a piece of the body in a thread, and yield the decompressed parts.
 
-        Raises Problem (HTTP status 400) if the data does not have the encoding of the header.
+        Raises Problem (HTTP status 400) if the data is not compressed as the HTTP header states.
         """
         if self._encoding in PLAIN:
             yield piece
@@ -185,9 +185,9 @@ class _Shares:
 class BodyMemory:
     """A limit on the memory of all request bodies; no single client can use up this memory.
 
-    All bodies together may use ``most`` bytes. A body counts from the arrival of its first byte
-    until the end of its request. A second limit applies to the number of bodies that are still
-    arriving, because each of them occupies a connection.
+    All bodies together may use at most ``most`` bytes. The bytes of a body count from its first
+    byte until its request ends. A second limit applies to the number of bodies that are still
+    arriving, because each arriving body occupies a connection.
     """
 
     def __init__(self, most: int) -> None:

@@ -91,7 +91,7 @@ class Breakers:
         return opens
 
     def record_success(self, worker: int, client: str) -> bool:
-        """Record that a worker served a client; return whether the breaker closes."""
+        """Record that a client was served; return whether the worker's circuit breaker closes."""
         state = self._states.get(worker)
         if state is None:
             return False

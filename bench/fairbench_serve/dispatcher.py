@@ -74,11 +74,11 @@ class _LosingCache(KVCache):
 class AssumedCache:
     """A simulated cache of the size of a worker's KV memory, with the worker's finished prompts.
 
-    A worker's KV events report evictions sooner and more exactly than a simulated cache can.
-    Evictions from the assumed cache keep the router's memory small if the worker sends no KV
-    events, if token ids are approximate, or if the worker never cached a prompt. ``on_evict(prefix,
-    tokens)`` is called for tokens that the worker can no longer have in its cache. Queued prompts
-    are not added, because they would evict tokens that the worker still has.
+    KV events report a worker's evictions sooner and more exactly than the assumed cache. If the
+    worker sends no KV events, if token ids are approximate, or if the worker never cached a prompt,
+    the router forgets the prefixes that the assumed cache evicts. ``on_evict(prefix, tokens)`` is
+    called for tokens that the worker can no longer have in its cache. Queued prompts are not added,
+    because they would evict tokens that the worker still has.
     """
 
     def __init__(self, pool_tokens: int, on_evict: Callable[[Prompt, int], None]) -> None:

@@ -175,7 +175,7 @@ class Exchange:
         return USAGE_S if self._reader.is_finished else None
 
     def _check_unsent(self) -> None:
-        """Raise WorkerFailed for an invalid answer of which the client has received nothing."""
+        """Raise WorkerFailed if the answer is invalid and none of it was sent to the client."""
         if self._reader.fault is not None and self._stream is None:
             raise self._failed(self._reader.fault)
 

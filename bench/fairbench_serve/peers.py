@@ -62,9 +62,10 @@ class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):
 
     - ``origin`` identifies the process; each start of a router gives a new identifier.
     - ``fleet`` is a hash of the settings that all peers must share.
-    - ``parts`` maps ``router`` and ``gateway`` to the clients' totals that this process counted.
-    - ``gone`` holds the last totals of stopped routers. A new router learns from ``gone`` how much
-      service the clients of stopped routers received.
+    - ``parts`` maps the names ``router`` and ``gateway`` to the totals of clients that this process
+      counted.
+    - ``gone`` holds the last totals of stopped routers. A new router needs ``gone`` to know how
+      much service the clients of stopped routers received.
     """
 
     origin: str
@@ -94,7 +95,7 @@ def check_message(message: PeerMessage) -> None:
 
 
 def places_of(totals: Totals) -> set[int]:
-    """Return the worker numbers, or the gateway's priorities, that clients' totals contain."""
+    """Return the worker numbers (or the gateway's priorities) that occur in clients' totals."""
     sums = (*totals.charged.values(), *totals.raised.values())
     return {place for of in sums for place in of}.union(*totals.waiting.values())
 
@@ -144,8 +145,8 @@ class Peering:
     def message(self, known: PeerKnowledge | None = None) -> bytes:
         """Return the message for a peer: the totals that it lacks, and the waiting clients.
 
-        While this router has no available worker, the message omits its waiting clients. Without
-        this omission, clients of other routers would wait for clients that cannot be served.
+        While this router has no available worker, the message omits its waiting clients, so that
+        clients of other routers do not wait for clients that cannot be served.
         """
         known = known or PeerKnowledge()
         versions = known.versions.get(self.origin, {})

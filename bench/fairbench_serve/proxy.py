@@ -236,7 +236,7 @@ async def _models_of(answer: ClientResponse, name: str | None) -> web.Response:
 
 
 class WorkerPage(NamedTuple):
-    """A page that the router requests from workers without queueing, with its parser."""
+    """An HTTP page of workers that the router fetches without queueing, and the page's parser."""
 
     method: str
     path: str

@@ -71,7 +71,7 @@ class Comparison:
 
     @cached_property
     def contrasts(self) -> list[comparison.Contrast]:
-        """The differences of all pairs of experiments in the chosen metrics (default: all)."""
+        """The differences between each pair of experiments in the chosen metrics (default: all)."""
         return [comparison.contrast(*pair, self._metrics) for pair in self._pairs]
 
     @cached_property

@@ -44,7 +44,7 @@ _CURRENT = {stored: key for key, stored in STORED_AS.items()}
 
 
 def current_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings under their new keys; if a key then occurs twice, the last value counts."""
+    """Rename outdated keys of settings; if a key then occurs twice, the last value counts."""
     return {_CURRENT.get(key, key): value for key, value in settings.items()}
 
 

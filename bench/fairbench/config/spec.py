@@ -57,7 +57,7 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class ExperimentSpec(BaseModel):
     """A complete experiment, which is saved with every result so that the run can be repeated.
 
-    Brackets at the end of an entry contain the meaning of the value None.
+    Text in brackets at the end of an entry says what the value None means.
 
     - ``scheduler``: a scheduler's name, or ``router+local``.
     - ``dp``: the total number of replicas.

@@ -145,7 +145,7 @@ class PinAudit:
 
     - ``allocations`` counts the allocations for which a ``ClientEviction`` had to evict tokens.
     - ``beyond`` counts the allocations in which a client's tokens in use and requested tokens
-      exceed its share, which the theorem on fair memory shares rules out.
+      together exceed the client's share.
     - ``lost_tokens`` sums the tokens that clients at or below their share lost to other clients. If
       ``beyond`` is 0, ``lost_tokens`` must be 0 according to the theorem on fair memory shares.
     """

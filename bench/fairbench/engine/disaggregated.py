@@ -257,7 +257,7 @@ def _take_over(sequence: Sequence, copy: Sequence) -> None:
 class DecodeRoom(NoCap):
     """A load cap that admits a request to prefill only if a decode worker has memory for it.
 
-    The prefill engine runs copies of requests with one output token, but the decode worker needs
+    The prefill engine runs each request with one output token only, but the decode worker needs
     memory for the whole output. ``whole`` maps the id of each waiting request to its sequence with
     the full output.
     """
@@ -439,7 +439,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         return not self.retracted and self._has_room(request, tokens)
 
     def reserve_in_turn(self, sequence: Sequence, granted: Callable[[], None]) -> None:
-        """Reserve memory for a prompt, first come, first served, and then call ``granted``."""
+        """Reserve memory for a prompt in FCFS order, and then call ``granted``."""
         self._asking.append((sequence, granted))
         run, request = self._run, sequence.request
         first = run is not None and len(self._asking) == 1

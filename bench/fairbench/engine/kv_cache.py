@@ -68,7 +68,7 @@ class PrefixCache(MatchCache[N], Protocol[N]):
     root: N
 
     def descend(self, node: N, prompt: Prompt, place: Place, limit: int) -> tuple[N, Place]:
-        """Follow the prompt from ``node``, which ends at ``place``, to at most ``limit`` tokens."""
+        """Walk along the prompt from ``node`` at position ``place`` to at most token ``limit``."""
 
     def match(self, prompt: Prompt, limit: int) -> tuple[N, Place]:
         """Follow the prompt from the root down to depth ``limit``."""

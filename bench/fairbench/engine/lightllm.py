@@ -170,7 +170,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
             self._clock.at(at_ps, DECIDE, self.index, self._decide)
 
     def _read_at_once(self) -> bool:
-        """Return whether the next decision on a minibatch considers a request that arrives now.
+        """Return whether a request that arrives now is considered in the next minibatch decision.
 
         A decision on a minibatch ignores requests that arrived during the last step before it.
         """

@@ -84,7 +84,7 @@ class FrontendQueue:
 
 
 class WakeUp:
-    """An alarm for schedulers that let requests wait although the worker is idle.
+    """An alarm that wakes a scheduler that lets requests wait although the worker is idle.
 
     The alarm calls ``awake`` at the time that the scheduler's ``wake_s`` returns.
     """

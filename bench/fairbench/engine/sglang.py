@@ -677,7 +677,7 @@ class NewTokenRatio:
         self._since += 1
 
     def after_retraction(self, batch: RunningBatch) -> None:
-        """Set ``new_token_ratio`` after a retraction; it stays constant in the next step."""
+        """Set ``new_token_ratio`` after a retraction; the next step does not lower the ratio."""
         decoded = sum(batch.produced(s) for s in batch.sequences)
         allowed = sum(s.request.max_new_tokens for s in batch.sequences)
         ratio = (decoded + RETRACT_DECODE_STEPS * len(batch)) / (allowed + 1)

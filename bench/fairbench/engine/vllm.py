@@ -317,8 +317,8 @@ class VLLMReplica(EngineLoop[BlockNode]):
         """Start a series of decode steps with an unchanged batch.
 
         The series of decode steps ends when a sequence ends, when blocks run out, or when a waiting
-        request may be admitted. If the cache reports evictions, the series of decode steps ends
-        before the first eviction at the latest.
+        request may be admitted. If the cache reports evictions, the series also ends before a
+        decode step that would evict a block.
         """
         batch, cache = self.batch, self.cache
         steps = batch.steps_to_finish()
@@ -454,7 +454,7 @@ class StepInFlight:
 
     ``decoding`` lists the sequences that decode, and ``ends`` lists the sequences that the step
     finishes. ``batch`` counts the clients' decoding requests. ``took_ps`` is the duration of the
-    step. In a decode step, the part ``fixed_ps`` of the duration does not depend on context.
+    step. The part ``fixed_ps`` of a decode step's duration does not depend on the context length.
     """
 
     step: Step

@@ -197,7 +197,8 @@ class BlockPhases:
     def at_blocks(self, step: int) -> Iterator[tuple[Sequence, bool, bool]]:
         """Yield the sequences that begin or fill a block in a step, in running order.
 
-        Each item is (sequence, whether it begins a block, whether it fills a block).
+        Each item consists of a sequence and two flags: whether the sequence begins a block, and
+        whether the sequence fills a block.
         """
         begin, fill = (self._groups[one % self._size] for one in (step, step + 1))
         either = begin | fill

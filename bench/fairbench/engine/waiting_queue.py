@@ -64,7 +64,7 @@ class Entry(Generic[N]):
 
     @property
     def order(self) -> Order:
-        """The request's entry in the sorted list; to store it would make a reference cycle."""
+        """The request's entry in the sorted list, computed at each access (no reference cycle)."""
         return self.key, self.rank, self
 
     def touched_at(self, refresh: int) -> tuple[int, int]:
@@ -527,7 +527,7 @@ class WaitingQueue(MatchedQueue[N]):
         return self.match(request)[0].depth
 
     def match(self, request: Request) -> tuple[N, Place]:
-        """Match a candidate without its last token, and mark its cached prefix as used."""
+        """Match a waiting prompt without its last token against the cache; mark the match used."""
         entry = self.entries[request]
         node, place, limit = entry.node, entry.place, entry.total - 1
         if node is None:

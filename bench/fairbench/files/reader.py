@@ -168,7 +168,7 @@ def memory_of(text: bytes) -> int:
 
 
 def decoded(data: bytes, where: str) -> str:
-    """Decode UTF-8 text; raise DataError, which names ``where``, for other data."""
+    """Decode UTF-8 text; raise DataError with the location ``where`` for other data."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:

@@ -269,7 +269,7 @@ def read_clock(text: str | None, span_s: float) -> ClockTime | None:
 
 
 def zone_of(value: Any) -> str:
-    """Return the UTC offset of a time: UTC for a number, "" for a text without an offset."""
+    """Return a time's UTC offset: UTC for a number, and "" for a text that states no offset."""
     if is_number(value) or value.strip().endswith(UTC_ZONE):
         return UTC_ZONE
     try:

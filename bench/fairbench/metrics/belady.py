@@ -110,7 +110,7 @@ def _together(stays: _Stays) -> _Stays:
 
 
 def _evicted_one_by_one(stays: _Stays, ends: Ints, capacity: int) -> int:
-    """Return how many tokens Belady's rule evicts; ``ends`` sorts the rows of ``stays`` by end."""
+    """Return how many tokens Belady's rule evicts; ``ends`` lists the rows of ``stays`` by end."""
     kept = stays.tokens.tolist()
     ending = list(zip(stays.end_ps[ends].tolist(), ends.tolist(), strict=True))
     held = ended = evicted = 0

@@ -255,8 +255,9 @@ class WellBehaved:
     """The latencies of the well-behaved clients that had work in progress in the window.
 
     A well-behaved client without work in the window is left out, because nothing could delay it. A
-    client whose only work is a program from before the window is kept, because a waiting client may
-    send nothing more. If no well-behaved client had work, all well-behaved clients are included.
+    program that arrived before the window and was unfinished at its start also counts as work,
+    because a client may send nothing new while it waits. If no well-behaved client had work, all of
+    them are included.
     """
 
     def __init__(self, programs: Programs, cohorts: Ranked, facts: Facts, lost: str) -> None:

@@ -229,7 +229,7 @@ def waiting_share(requests: Requests, facts: Facts, window: Window) -> Floats:
 
 
 Times: TypeAlias = tuple[Ints, Floats, Floats]
-"""Intervals of clients: arrays of client indices, of starts and of ends in seconds."""
+"""Intervals of clients: arrays of client indices, of start times (s) and of end times (s)."""
 
 
 def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:

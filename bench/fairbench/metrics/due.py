@@ -220,7 +220,8 @@ class Unmade:
     """Programs of one client with calls that were never sent; arrays have one element per program.
 
     - ``arrival_s`` is the time in seconds at which the program arrived.
-    - ``reached_s`` is the program's age in seconds at the end of the run, minus its delays.
+    - ``reached_s`` is the program's age at the end of the run minus the longest delay of any of the
+      program's calls, in seconds.
     - ``unsent`` is the total size, in weighted tokens, of the calls that were never sent.
     - ``whole`` is the total size, in weighted tokens, of all calls of the program.
     - ``usual`` gives the fraction of a program's weighted tokens that is usually requested by a
@@ -302,7 +303,7 @@ def shortfalls(
 
 
 def _calls_missing(calls: CallDelays, chosen: Flags, facts: Facts, times: Floats) -> Floats:
-    """Return the shortfall of each client at each time, for the ``chosen`` calls only."""
+    """Return each client's due but not received tokens at each time, in the ``chosen`` calls."""
     sums = Piecewise(len(facts.clients), times)
     rows = np.flatnonzero(chosen)
     requests = calls.requests
@@ -326,7 +327,8 @@ def _lacking_output(
 ) -> list[tuple[Floats, Floats, Floats, Floats]]:
     """Return how many output tokens of each call were due but not received, over time.
 
-    A call's missing tokens are piecewise linear, because tokens are due and come at constant rates.
+    A call's number of missing tokens is piecewise linear in time, because tokens become due and
+    arrive at constant rates.
 
     Returns:
         A tuple of four arrays for each linear piece: the start and the end of the piece in seconds,

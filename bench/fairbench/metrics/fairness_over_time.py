@@ -66,11 +66,11 @@ class Timeline(NamedTuple):
     in seconds. ``service`` has a column per cell, and the arrays in this list have a column per
     cell bound:
 
-    - ``short`` is the client's shortfall: weighted tokens due before each bound but not received.
-    - ``waited_s`` is the total time, in seconds, that the client's calls have waited up to each
-      cell bound.
-    - ``lasted_s`` is the total duration, in seconds, of the client's calls up to each cell bound.
-    - ``refused`` is the number of the client's calls that were refused up to each cell bound.
+    - ``short`` is the client's shortfall: weighted tokens due before each cell bound but not
+      received.
+    - ``waited_s`` is the total waiting time (s) of the client's calls before each cell bound.
+    - ``lasted_s`` is the total duration (s) of the client's calls before each cell bound.
+    - ``refused`` is the number of the client's refused calls before each bound between cells.
 
     ``request_cost`` is the mean size of each client's requests in weighted tokens.
     """

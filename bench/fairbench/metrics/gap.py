@@ -374,11 +374,10 @@ def gap_bounds(cells: Cells, joint: Joint) -> tuple[Floats, Floats]:
 class Differences(NamedTuple):
     """Bounds on the service difference of two clients during the time in which both clients wait.
 
-    Each array has an element per time cell (short period) of each interval in which both clients
-    wait. ``row`` is the row of the cell's interval in a ``Joint`` table. ``begin`` contains the
-    index of each interval's first element. The service difference in a cell lies between ``least``
-    and ``most``. ``edge`` is the service difference at the start of a cell, or NaN in the first
-    cell of an interval.
+    Each array has an element per time cell of each interval. ``row`` is the row of the cell's
+    interval in a ``Joint`` table. ``begin`` contains the index of each interval's first element. In
+    each time cell, the service difference lies between ``least`` and ``most``. ``edge`` is the
+    service difference at the start of a cell, or NaN in the first cell of an interval.
     """
 
     row: Ints
@@ -438,7 +437,8 @@ class Inside:
     def ranges(self, joint: Joint, above: float) -> Floats:
         """Return the change in two clients' service difference within each interval of ``joint``.
 
-        The largest change is exact if it exceeds ``above``; smaller changes may be underestimated.
+        The largest change in the difference is exact if it exceeds ``above``; smaller changes may
+        be underestimated.
         """
         parts = portions(joint.high + 1 - joint.low, CELLS_AT_ONCE)
         return np.concatenate([self._ranges(joint.take(some), above) for some in parts])
@@ -524,12 +524,13 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
     """Return the largest service gap between any two clients while both of them wait.
 
     The gap of clients f and g is the largest |W_f(t1, t2)/w_f - W_g(t1, t2)/w_g| for two times t1
-    and t2 in an interval in which both wait. W_f(t1, t2) is the service of client f between the two
-    times in weighted tokens, and w_f is its weight. If the two clients wait from a to e, the gap
-    covers iterations' starts in [a, e) and ends in (a, e]. At one instant, an iteration ends, then
-    requests arrive, and then an iteration admits requests. If a theorem bounds the service gap,
-    service is measured in the theorem's ``View``, and otherwise in ``View.CHARGED``. Precondition:
-    ``backlog.shared`` (in an interval, two clients always had a request waiting on every worker).
+    and t2 in an interval in which clients f and g both wait. W_f(t1, t2) is the service of client f
+    from t1 to t2 in weighted tokens, and w_f is the weight of client f. If clients f and g both
+    wait from a to e, iteration starts in [a, e) and ends in (a, e] are included. If events occur at
+    the same time, the end of an iteration comes first, then arrivals of requests, and then
+    admissions. If a theorem bounds the service gap, service is measured in the theorem's ``View``,
+    and otherwise in ``View.CHARGED``. Precondition: ``backlog.shared`` (in an interval, two clients
+    always had a request waiting on every worker).
     """
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
     return _Search(backlog, log, view, facts).largest()

@@ -222,7 +222,7 @@ def median(values: Floats) -> float:
 class GroupService(NamedTuple):
     """The useful service that a group of clients received before a given time, in weighted tokens.
 
-    ``served`` is the useful service of the group before a time t. ``due`` is the demand, without
+    ``served`` is the useful service of the clients before a time t. ``due`` is the demand, without
     padding, of all programs that the group's clients submitted before t. ``programs`` is the number
     of programs that arrived before t; ``finished`` is the number of programs that ended before t.
     """

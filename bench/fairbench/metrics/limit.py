@@ -105,10 +105,11 @@ def least_makespan(tables: Tables, facts: Facts, work: LeastWork, alone_s: Float
     """Return the time before which no scheduler could have finished the run's requests.
 
     The returned time is the largest of three lower bounds on the run's end. ``WORK`` is the time
-    that all replicas need for all work. ``ARRIVALS`` is an arrival time plus the time for the work
-    that arrives from this time on. ``PROGRAM`` is the latest end of a program if each program ran
-    alone. A program that waits for an earlier program of its client is assumed to arrive when the
-    run starts. ``alone_s`` is each program's least time alone, in seconds.
+    that all replicas need for all work. ``ARRIVALS`` is the largest sum of an arrival time and the
+    time that all replicas need for the work that arrives from then on. ``PROGRAM`` is the time at
+    which the last program would finish if each program ran alone. A program that waits for an
+    earlier program of its client is assumed to arrive when the run starts. ``alone_s`` holds the
+    ``alone_times`` of the programs.
     """
     arrival_s = program_arrivals(tables.programs, facts)
     ends_s = arrival_s + alone_s
@@ -353,9 +354,9 @@ def work_from(
 
     The records charge a shared prefix to the request that finished first, but a different scheduler
     may compute the prefix for any request that contains it. Suppose that a request cannot begin
-    before a time. The request's whole prefill counts as work after this time only if the request
-    finished later than all requests that can begin before. Otherwise, only one prompt token and the
-    decoding of the request count as work after this time.
+    before a time t. The request's whole prefill counts as work after t only if the request finished
+    later than all requests that can begin before t. Otherwise, only one prompt token and the
+    decoding of the request count as work after t.
 
     Args:
         requests: All requests of the run.

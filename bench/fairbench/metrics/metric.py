@@ -151,7 +151,7 @@ Values: TypeAlias = "Floats | Ints | Sequence[float | Noted | None]"
 
 
 def every_run(run: RunData) -> bool:
-    """Return True, because every run has the metric."""
+    """Return True; use this function as the condition of a metric that every run has."""
     return True
 
 

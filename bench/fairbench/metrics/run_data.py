@@ -89,8 +89,8 @@ class RunData:
     """A run's tables and facts, and the quantities from which its metrics are computed.
 
     ``window`` is the measured window, which ends no later than the run. ``cut`` is a copy of
-    ``facts`` with ``window`` as its window. ``measured`` holds measurements that the tables do not
-    contain, from a live run's driver or from a log.
+    ``facts`` whose window is the measured window. ``measured`` holds measurements that the tables
+    do not contain, from a live run's driver or from a log.
     """
 
     def __init__(self, tables: Tables, facts: Facts, measured: Measurements = NO_MORE) -> None:

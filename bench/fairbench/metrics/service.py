@@ -41,7 +41,8 @@ class Timed(Protocol):
 class Stretches(NamedTuple):
     """The stretches (periods of an unchanged batch) of a log, in the order of the log.
 
-    ``of_row`` is the stretch (index) of each log row; ``rows`` is the number of rows per stretch.
+    ``of_row`` maps each log row to the index of its stretch; ``rows`` counts the rows of each
+    stretch.
     """
 
     start_s: Floats
@@ -176,7 +177,7 @@ class Booked(NamedTuple):
                 return self.extend
 
     def on_one_clock(self) -> Booked:
-        """Count uncached tokens at admission if computed and admitted tokens differ too much.
+        """Replace computed tokens by uncached tokens admitted in the window if the counts differ.
 
         A prompt may be admitted before, and computed after, the start or the end of the window. If
         a client's computed tokens differ from its admitted tokens by more than ``MOST_UNDER_WAY``,

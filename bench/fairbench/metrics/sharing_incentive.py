@@ -25,7 +25,7 @@ class RunBeside:
 
     - ``best_tok_s`` is the highest service rate of any scheduler, in weighted tokens/s.
     - ``alone`` has a row for each client that was simulated alone on its part of the cluster.
-    - ``contended`` tells whether clients were short of service under some scheduler.
+    - ``contended`` is True if clients were short of service under at least one scheduler.
     """
 
     def __init__(
@@ -86,8 +86,9 @@ class RunBeside:
 def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censored: bool) -> Noted:
     """Return a client's latency on the shared cluster, divided by its latency if it ran alone.
 
-    If alone, a client has the part of the cluster that its weight gives it. A client with a latency
-    ratio of at most 1 has no reason to leave. If one latency is a bound, so is their ratio.
+    In the run without other clients, the client has a part of the cluster in proportion to its
+    weight. A client with a latency ratio of at most 1 has no reason to leave. If one latency is a
+    bound, so is their ratio.
 
     Args:
         shared: The client's row in the summary of the shared run.
@@ -110,7 +111,7 @@ def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censo
 
 
 def worst(ratios: Sequence[Noted]) -> Noted:
-    """Return the largest latency ratio of any client, or an undefined ratio if there is one."""
+    """Return the largest latency ratio of any client, or an undefined ratio if any is undefined."""
     undefined = next((one for one in ratios if not isfinite(one.value)), None)
     if undefined or not ratios:
         return undefined or Noted(NAN, NO_VICTIM)

@@ -285,8 +285,8 @@ def _held_up_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
 def _held_up_by_own_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
     """Return the seconds for which the client's own prompts held up each answer.
 
-    The times of each client are shifted by more than the run's length, so that clients do not
-    overlap and one call of ``growth`` is enough.
+    Each client's times are shifted by more than the run's length, so that one call of ``growth``
+    can handle all clients.
     """
     if not len(prompts.client):
         return np.zeros(len(answers.client))

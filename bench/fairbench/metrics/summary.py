@@ -49,7 +49,7 @@ def summarize(tables: Tables, facts: Facts, measured: Measurements = NO_MORE) ->
 
 
 def stall_summary(tables: Tables, facts: Facts, measured: Measurements) -> dict[str, Any]:
-    """Return a summary with only the metrics of stalls, under the same keys as ``summarize``."""
+    """Return a summary that has only the stall metrics, with the keys that ``summarize`` uses."""
     run = RunData(tables, facts, measured)
     values = _Values(run)
     for metric in STALLS:

@@ -179,8 +179,8 @@ class Overlaps:
         """Return the rows of ``table`` whose intervals overlap in time with rows of ``others``.
 
         Row ``row[i]`` of ``others`` is compared with the intervals of ``client[i]`` in ``table``.
-        For each pair of rows that overlap, the result has the index i and the row number in
-        ``table``, in ascending order.
+        For each overlapping pair, the result contains the index i in ``row`` and the row number in
+        ``table``; the pairs are in ascending order.
         """
         begun = np.searchsorted(self._times, others.start, "right")
         over = np.searchsorted(self._times, others.end, "left")

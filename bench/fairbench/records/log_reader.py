@@ -56,7 +56,7 @@ class ReadOptions:
     """Options for reading a file of records.
 
     Attributes:
-        fields: The fields to read.
+        fields: The record fields that the reader extracts from the file.
         names: The columns that the user named, by field; an empty name means that the file lacks
             the field.
         layout: The name of the file's format (layout), or None to detect the format.
@@ -92,7 +92,8 @@ class FileColumns:
         samples: Some values of every column in the file.
         record: A record of the file, which error messages quote.
         first_where: The location of the first record in the file.
-        odd: The columns of each record that has no last-token time, by the request's row number.
+        odd: The columns of each record without a last-token time, keyed by the request's row
+            number.
         unseen: The columns that the user named but that occur in no record.
         answered: The number of requests that a gateway answered from its cache.
         chosen: The columns that the user named, by field.
@@ -222,7 +223,7 @@ def read_columns(path: Path, asked: ReadOptions) -> FileColumns:
 
 
 class Beginning(NamedTuple):
-    """The beginning of a file: its first records, all records, and whether they are CSV."""
+    """The first records of a file, an iterator over all records, and whether the file is CSV."""
 
     texts: bool
     head: list[FilePlace]

@@ -183,7 +183,7 @@ CLOUDFLARE = Layout(
 
 
 def _with_start(record: Record, end: Any, length: Any) -> Object:
-    """Add start and end to a record that was logged at the end of its request.
+    """Add start and end times to the record of a request that was logged when the request ended.
 
     ``length`` is the duration of the request: seconds, or a text with units.
     """
@@ -342,10 +342,10 @@ def _otel_requests(record: Record, where: str) -> Iterator[Object]:
     """Yield the requests in a record of spans that follow OpenTelemetry's GenAI conventions.
 
     A request is a span with ``gen_ai.usage.input_tokens`` and ``gen_ai.usage.output_tokens``.
-    Before release 1.27 of open-telemetry/semantic-conventions, the two names ended in
-    ``prompt_tokens`` and ``completion_tokens``. A record is a batch of OTLP's JSON
-    (``resourceSpans``), or one span, whose attributes are an object or OTLP's list. The client is
-    in ``user.id`` or ``enduser.id``; ``--clients-from`` names any other attribute.
+    Before release 1.27 of open-telemetry/semantic-conventions, the attributes were
+    ``gen_ai.usage.prompt_tokens`` and ``gen_ai.usage.completion_tokens``. A record is a batch of
+    OTLP's JSON (``resourceSpans``), or one span, whose attributes are an object or OTLP's list. The
+    client is in ``user.id`` or ``enduser.id``; ``--clients-from`` names any other attribute.
     """
     for attributes, span in _spans(record):
         read = _usage(attributes, "input", "prompt")

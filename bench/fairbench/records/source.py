@@ -75,7 +75,7 @@ def records_of(
     """Yield the records of a file as dictionaries with locations.
 
     A record is a JSON object, or a row of CSV or Parquet. Raises DataError at once if the file has
-    no records, and later for a record that is not an object.
+    no records, and during iteration for a record that is not an object.
 
     Args:
         path: The file to read. A pipe must contain JSON objects, because files in other formats are

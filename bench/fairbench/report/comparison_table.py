@@ -350,7 +350,7 @@ def _mark(samples: Sequence[Sample], row: int, not_worse: Callable[[Sample, Samp
 
 
 def _not_worse(one: Sample, other: Sample, better: Better, *, in_seconds: bool) -> bool:
-    """Return whether ``one`` is significantly better than the sample ``other``, or equally good."""
+    """Return whether the sample ``one`` equals ``other`` or is significantly better."""
     seeds = sorted(one.keys() & other.keys())
     if len(one.keys() | other.keys()) == 1:
         return _badness(one, better)[1] <= _badness(other, better)[0]

@@ -200,7 +200,7 @@ NO_ORDER = "the scheduler has nothing to order, so limit the number of running r
 
 
 def stall_line(summary: Summary) -> str:
-    """Return a text on the longest-stalled well-behaved client, and on the stalling client."""
+    """Return a text on the well-behaved client with the most stall time, and on its main cause."""
     rows = [row for row in summary["clients"] if not row["misbehaving"]]
     known = [row for row in rows or summary["clients"] if row.get("stalled_s_per_min")]
     if not known:
@@ -290,7 +290,7 @@ def session_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield lines (label, text) about all clients together."""
+    """Yield lines (label, text) with the run's results over all clients."""
     by_weight = " over weight" if is_weighted(summary) else ""
     yield "throughput", _throughput(summary)
     yield (

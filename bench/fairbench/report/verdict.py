@@ -19,7 +19,7 @@ EQUAL = 0.005  # relative differences of throughput below this value are not rep
 
 
 def verdict(summary: Summary, reference: Reference | None = None) -> str:
-    """Return the verdict on a run, and its comparison with the scheduler of ``reference``."""
+    """Return the verdict on a run, compared with another scheduler's results (``reference``)."""
     if not summary["num_programs"]:
         return ""
     shown = _of_run(summary)

@@ -264,8 +264,8 @@ class MetricContrast:
     def ratio(self) -> float | None:
         """The compared scheduler's mean divided by the baseline's mean.
 
-        For metrics in seconds, ``ratio`` is the geometric mean over the seeds. ``ratio`` is None if
-        a scheduler's mean is only a bound, or if the baseline's mean is 0.
+        For metrics in seconds, ``ratio`` is the geometric mean of the seeds' ratios. ``ratio`` is
+        None if a scheduler's mean is only a bound, or if the baseline's mean is 0.
         """
         if self.ratios is not None and self.ratios.mean is not None:
             return exp(self.ratios.mean)

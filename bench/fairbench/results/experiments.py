@@ -1,10 +1,10 @@
 """Stored experiments: the names of a sweep's experiments, and differences between them.
 
-A stored experiment contains the chosen values and the defaults. The entry ``chosen`` of the
-manifest lists the keys of the values that the user chose. Experiments that differ only in defaults
-count as one experiment, because a new version may have changed a default. Without the entry
-``chosen``, a value counts as chosen unless it equals the workload's value, the present default or
-the default in ``FORMER``.
+A stored experiment contains the values that the user chose and the default values. The manifest's
+entry ``chosen`` lists the keys of the values that the user chose. Experiments that differ only in
+defaults count as one experiment, because a new version may have changed a default. Without the
+entry ``chosen``, a value counts as chosen unless it equals the workload's value, the present
+default or the default in ``FORMER``.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def _parts_of_key(experiment: Experiment) -> set[str]:
 
 
 def used_values(experiment: Experiment) -> dict[str, str]:
-    """Return the values that determine an experiment's records: TOML texts by key, as in ``a.b``.
+    """Return the values that determine an experiment's records: TOML text by dotted key (``a.b``).
 
     The returned values do not include the experiment's tag and descriptions. A timing profile's id
     is divided: the key ``gpu`` contains GPU and model, and the key ``PROFILE`` contains the rest.

@@ -288,7 +288,7 @@ def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | No
     """Return how many seeds are needed to detect a mean difference with the power ``POWER``.
 
     ``spread`` is the standard deviation, over seeds, of the difference between two schedulers'
-    values. Return None if detection needs more than ``MOST_SEEDS`` seeds.
+    values. Return None if more than ``MOST_SEEDS`` seeds are needed to detect the difference.
     """
 
     def enough(seeds: int) -> bool:

@@ -293,7 +293,7 @@ def read_tables(run: StoredRun) -> Tables:
 
 
 def read_service(run: StoredRun) -> records.Service:
-    """Return the service log of a run. Raises the errors that ``read_tables`` raises."""
+    """Return the service log of a run. Raises the same errors as ``read_tables``."""
     return _read_table(run, "service", records.Service)
 
 

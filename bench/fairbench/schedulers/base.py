@@ -422,8 +422,8 @@ class OptionalHooks(Protocol):
         """Charge all clients for decode steps of their running requests.
 
         ``running`` maps each client to its number of running requests, which changes only after
-        ``on_tokens``, ``on_finish`` or ``on_retract`` for the client. For a scheduler without
-        ``on_steps``, the host calls ``on_tokens`` for each client, which takes more time.
+        ``on_tokens``, ``on_finish`` or ``on_retract`` for the client. If a scheduler has no
+        ``on_steps``, ``on_tokens`` is called for each client instead, which takes more time.
         """
 
     def on_request_tokens(self, request: Request, tokens: int) -> None:
@@ -485,7 +485,7 @@ class OptionalHooks(Protocol):
         """Return the limit on the next chunk of a prompt, in tokens, or None for no limit.
 
         ``left`` is the number of the prompt's tokens that are not computed yet, and ``budget`` is
-        the usual number of tokens in a chunk. The host calls ``chunk_limit`` after ``sort_queue``.
+        the usual number of tokens in a chunk. ``chunk_limit`` is called after ``sort_queue``.
         """
 
     def decodes_first(self, oldest: Request, left: int, now_s: float) -> bool:

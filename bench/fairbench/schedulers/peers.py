@@ -105,10 +105,10 @@ class Totals(NamedTuple):
     highest sum counts. ``waiting`` maps each client to the places (workers or bands) with queued
     requests of the client.
 
-    If ``since`` is above 0, the receiver must know version ``since``, and ``charged`` and
-    ``raised`` contain only clients whose sums changed after this version. A client's entry has all
-    sums of the client; an empty entry means that the sender deleted the sums. ``waiting`` always
-    lists all waiting clients.
+    If ``since`` is above 0, ``charged`` and ``raised`` contain only clients whose sums changed
+    after version ``since``, which the receiver must know. A client's entry has all sums of the
+    client, or is empty if the sender deleted them. ``waiting`` lists all waiting clients, whatever
+    the value of ``since``.
     """
 
     version: int
@@ -218,9 +218,9 @@ class Changes:
     def exported(self, since: int) -> list[str] | None:
         """Begin a new version of the sums; return the clients whose sums changed after ``since``.
 
-        The clients are sorted by the time of their last change. Returns None if the changes after
-        version ``since`` are unknown; the caller must then send the sums of all clients. A call
-        takes time in proportion to the number of returned clients.
+        The returned clients are sorted by the time at which their sums last changed. Returns None
+        if the next message must contain all clients. A call takes time in proportion to the number
+        of returned clients.
         """
         whole = not max(1, self._forgotten) <= since <= self.version
         self.version += 1

@@ -97,7 +97,7 @@ class PrefixTree(Generic[N]):
         return node, (index, offset)
 
     def match(self, prompt: Prompt, limit: int) -> tuple[N, Place]:
-        """Match at most ``limit`` tokens; return the last node and the end of the match."""
+        """Match at most ``limit`` tokens of a prompt; return the last node and the match's end."""
         return self.descend(self.root, prompt, (0, 0), limit)
 
     def common_tokens(self, prompt: Prompt, limit: int) -> int:

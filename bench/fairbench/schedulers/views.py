@@ -82,9 +82,9 @@ class RunningView(Protocol):
     def would_fit(self, request: Request, without: Collection[Request]) -> bool:
         """Return whether the request could be admitted if the requests in ``without`` did not run.
 
-        The result depends on memory, reserved outputs, the load cap, and the requests that the
-        current admission pass has admitted. An engine that cannot preempt requests always returns
-        False. Every call of ``would_fit`` iterates over the whole batch.
+        Whether the request fits depends on memory, reserved outputs, the load cap, and the requests
+        that the current admission pass has admitted. An engine that cannot preempt requests always
+        returns False. Every call of ``would_fit`` iterates over the whole batch.
         """
 
 

@@ -385,7 +385,7 @@ class Cluster:
             self._record(started, UNFINISHED, NEVER)
 
     def least_computed(self, capacity: int) -> int | None:
-        """Return how many prompt tokens must be computed with a cache of ``capacity`` tokens.
+        """Return the least number of prompt tokens to compute with a cache of ``capacity`` tokens.
 
         Prompts use the cache in the order of the run, and tokens are evicted by Belady's optimal
         rule. Return None if the cache can hold all distinct prefixes.

@@ -297,8 +297,8 @@ class RouterIngresses:
     """The queues of several routers; if routers dispatch at the same time, their order is random.
 
     If routers dispatched in a fixed order, the first router would always take the free capacity.
-    With ``form=ledger``, a request enters its router's queue ``asking_ps`` picoseconds after its
-    arrival, when the ledger of charges has answered.
+    With ``form=ledger``, a router first asks the service that stores all charges, so a request
+    enters its router's queue ``asking_ps`` picoseconds after its arrival.
     """
 
     def __init__(

@@ -117,7 +117,7 @@ Changed = Iterator[tuple[int, dict[str, Any]]]
 
 
 class _Run(NamedTuple):
-    """The values from which the plans of all clients of a run are made."""
+    """The values that determine which programs a run's clients send, and when."""
 
     spec: WorkloadSpec
     scenario: Scenario

@@ -1,9 +1,9 @@
 """Strategies of heavy clients: disguises of programs, and reactions when a request ends.
 
-A disguise keeps a program's useful text and number of calls. A disguised client is compared with
-its honest twin, which sends the programs without the disguise. A reaction uses only facts that a
-client of a server observes: the start and end of a request, and the number of cached prompt tokens,
-which servers report.
+A disguise alters a program's requests, but keeps the useful text and the number of calls. A
+disguised client is compared with its honest twin, which sends the programs without the disguise. A
+reaction uses only facts that a client of a server observes: the start and end of a request, and the
+number of cached prompt tokens, which servers report.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class _Probe:
         raise _FirstCallMadeError
 
     async def sleep(self, seconds: float) -> None:
-        """Do not wait, because only the first prompt of the program is needed."""
+        """Skip a pause of the program, because only the program's first prompt is needed."""
 
     async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
         first, *others = branches

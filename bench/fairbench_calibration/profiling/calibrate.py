@@ -39,7 +39,7 @@ class Decoded(NamedTuple):
         decodes: Mean number of sequences in a decode step, including the request itself.
         context: Mean number of context tokens of the sequences in a decode step.
         iterations: Number of iterations that prefilled other requests while the request decoded.
-        tokens: Mean number of new prompt tokens in each iteration that ``iterations`` counts.
+        tokens: Mean number of new prompt tokens in an iteration that prefilled other requests.
     """
 
     steps: Column

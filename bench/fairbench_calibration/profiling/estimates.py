@@ -1,7 +1,7 @@
 """Estimated times of iterations, from tables of measured operators or from a roofline model.
 
 The operator tables come with the optional package ``aiconfigurator-core``, which adds operator
-times up to iteration times. NVIDIA measured the operators on real GPUs.
+times up to iteration times. NVIDIA measured the operator times on real GPUs.
 
 The roofline model uses the numbers in a GPU's data sheet and the shape of a model. In an iteration,
 the GPU reads weights and KV cache once, and computes matrix products. In a layer, memory reads and

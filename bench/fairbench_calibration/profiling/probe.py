@@ -236,8 +236,8 @@ UNMEASURED = {"p": 8.0, "c_nd": 0.0}
 def fit_probe(probed: Probed, start: TimingProfile, pool_tokens: int | None) -> TimingProfile:
     """Return the timing profile that fits a server's measurements.
 
-    The measurements hardly show the time that each prompt adds to an iteration (``c_npf``), so this
-    coefficient stays close to its value in the derived profile.
+    The coefficient ``c_npf`` (the time that each prompt adds to an iteration) has little effect on
+    the measurements, so ``c_npf`` stays close to its value in the derived profile.
 
     Args:
         probed: The measurements.
@@ -299,7 +299,7 @@ def worst(found: dict[str, float], delay_ms: float, start: TimingProfile, probed
 
 
 def _pool_of_size(start: TimingProfile, tokens: int) -> KVPool:
-    """Return the profile's KV pool, with the memory fraction that gives ``tokens`` KV tokens."""
+    """Return the profile's KV pool, with the memory fraction set so that ``tokens`` tokens fit."""
     pool = start.pool
     gib = pool.weights_gib + (tokens + 0.5) * pool.kv_bytes_per_token / 2**30
     fraction = min(1.0, gib / pool.pre_load_avail_gib)

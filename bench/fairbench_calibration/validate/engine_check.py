@@ -31,7 +31,7 @@ DECIDED = (
 
 
 class FirstDifference(NamedTuple):
-    """The first request whose record in the model differs from the record of the engine's code.
+    """The first request for which fairbench's engine model and the engine's own code differ.
 
     ``ours`` is the value of ``column`` in fairbench's model, and ``theirs`` is the engine's value.
     """
@@ -170,7 +170,7 @@ def compared(spec: ExperimentSpec, ours: RunResult, theirs: RunResult) -> Checke
 
 
 def check_lines(found: CheckedStream) -> list[str]:
-    """Return the lines that describe a comparison."""
+    """Return lines of text that compare the records of the model and of the engine's code."""
     requests = f"{found.requests:,} requests"
     if not found.differing:
         return [f"{found.name}: {requests}, equal records"]

@@ -24,7 +24,8 @@ class RemoteReplica(RealReplica):
     """A replica whose engine runs in another process, which identifies requests by number.
 
     Args:
-        parts: The parts of a worker, with a scheduler that supplies only a name and a bound.
+        parts: The parts of a worker; the scheduler among these parts supplies only a name and a
+            bound.
         limits: The limits of the engine on tokens and requests.
         capacity: The size of the KV memory in tokens.
         channel: The connection to the replica's process.

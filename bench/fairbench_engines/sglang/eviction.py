@@ -38,8 +38,9 @@ Original = Callable[..., Any]
 class EvictableTree:
     """A prefix tree of SGLang, and a copy (mirror) of the tree that decides what is evicted.
 
-    ``make_mirror(drop)`` returns an empty copy, which calls ``drop(node)`` to evict a leaf.
-    ``evicts(tokens)`` replaces SGLang's own eviction, and returns the number of freed tokens.
+    ``make_mirror(drop)`` returns an empty mirror, which evicts a leaf from SGLang's tree by
+    ``drop(node)``. ``evicts(tokens)`` replaces SGLang's own eviction, and returns the number of
+    freed tokens.
     """
 
     def __init__(

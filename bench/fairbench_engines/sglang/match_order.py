@@ -1,4 +1,4 @@
-"""Hooks that let SGLang match and sort its queue only when fairbench's scheduler asks."""
+"""Hooks by which SGLang matches prefixes and sorts its queue only if fairbench's scheduler asks."""
 
 from __future__ import annotations
 

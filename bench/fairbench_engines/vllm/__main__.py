@@ -37,7 +37,7 @@ class Children:
         BaseProcess.start = remembered  # type: ignore[method-assign, assignment]
 
     def killed(self) -> tuple[str, signal.Signals] | None:
-        """Return the name and signal of a process that vLLM did not end itself, or None."""
+        """Return the name and the signal of a process that a signal ended unexpectedly, or None."""
         for process in self.started:
             try:
                 code = process.exitcode or 0

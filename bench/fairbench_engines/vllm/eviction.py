@@ -2,7 +2,7 @@
 
 vLLM takes new blocks from the head of its queue of free blocks. A copy (mirror) of the block pool
 records each block that is taken, stored, reused or returned. Before vLLM takes blocks, the eviction
-policy moves the blocks to overwrite to the head of vLLM's queue of free blocks.
+policy moves the blocks that should be overwritten to the head of vLLM's queue of free blocks.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def session_of(theirs: Theirs) -> str | None:
 
 
 class VLLMHome(EngineHome):
-    """The host of a scheduler, used as the ``RequestQueue`` of vLLM's scheduler.
+    """The ``RequestQueue`` of vLLM's scheduler, ordered by a scheduler of fairbench.
 
     ``engine`` is vLLM's scheduler. ``engine.is_full()`` returns True if vLLM can admit no request
     at present. ``engine.has_slot(theirs)`` returns whether a request's LoRA adapter can be loaded.

@@ -199,7 +199,7 @@ FairScheduler = VLLMScheduler
 def _matching(kind: type, scheduler_config: Any) -> type:
     """Return a subclass of ``kind`` and of vLLM's scheduler class for this configuration.
 
-    Raises UsageError for a class that does not work with this configuration.
+    Raises UsageError if vLLM's scheduler class for this configuration does not match ``kind``.
     """
     plain = copy(scheduler_config)
     plain.scheduler_cls = None

@@ -263,7 +263,7 @@ class WorkerBackend(LiveBackend[C]):
 
 
 def sent_evicting(spec: ExperimentSpec) -> Evicting:
-    """Return the run's eviction policy, with the names that clients have in requests."""
+    """Return the run's eviction policy, with client names as they appear in requests."""
     names = sent_names(spec)
     clients = spec.workload.name_clients(spec.clients)
     return Evicting(spec.eviction, tuple(names.get(one, one) for one in clients))

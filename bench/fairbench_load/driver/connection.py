@@ -343,7 +343,7 @@ class Stream:
         return waiting_s(self._retry_after) if self._status == TOO_MANY else None
 
     def _check_idle(self) -> None:
-        """End the stream if no data came for too long; otherwise schedule the next check."""
+        """End the stream after ``_patience_s`` s without data, or else schedule the next check."""
         left_s = self._heard_s + self._patience_s - self._loop.time()
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self._check_idle)

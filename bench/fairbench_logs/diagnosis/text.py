@@ -323,8 +323,8 @@ def _rendered(found: Diagnosis) -> RenderableType:
 def headings(found: Diagnosis, *, whole: bool = False) -> list[str]:
     """Return the headings of the table of replays.
 
-    Unless ``whole`` is True, each heading has two lines. The heading of a P95 column has an empty
-    first line, because the heading of the P50 column to its left names the quantity.
+    Headings have two lines, or a single line if ``whole`` is True. A P95 column's heading has an
+    empty first line, because the P50 column's heading names the quantity.
     """
     who = "others" if found.floods else "all clients"
     heavy = cut_middle(found.heavy[0], NAME) if len(found.heavy) == 1 else "heavy clients"

@@ -193,7 +193,7 @@ MOST_TIMES = 64
 
 
 class PlanChoice(NamedTuple):
-    """A combination of scheduler, GPU and load factor; a plan seeks the cluster size for each."""
+    """A combination of scheduler, GPU and load factor for which a plan finds the cluster size."""
 
     scheduler: str
     gpu: str
@@ -205,8 +205,8 @@ class PlanQuestion:
     """The question that a capacity plan answers, with all inputs.
 
     - ``slos`` are the targets of ``--slo`` as text.
-    - ``schedulers`` and ``gpus`` form pairs. The plan is for the first scheduler on the first GPU;
-      the other pairs are alternatives.
+    - ``schedulers`` and ``gpus`` are combined in all ways. The plan is for the first scheduler on
+      the first GPU; all other combinations are alternatives.
     - ``low`` and ``high`` are the smallest and the largest number of replicas to consider.
     - ``flags`` and ``settings`` describe the experiment.
     - ``loads`` are factors for the request rate or, with a trace, for the replay speed. The default
@@ -242,7 +242,7 @@ class PlanQuestion:
 
     @property
     def choices(self) -> list[PlanChoice]:
-        """All combinations of scheduler, GPU and load, with the planned combination first."""
+        """All choices (scheduler, GPU, load), ordered by load; the plan is for the first choice."""
         return [
             PlanChoice(scheduler, gpu, load)
             for load in self.loads
@@ -270,7 +270,7 @@ class FixedLoad(NamedTuple):
     """The fixed load of a plan, which does not depend on the number of replicas.
 
     ``rate`` is in programs/s of each well-behaved client; for a trace, ``rate`` is None. ``usual``
-    is True if the rate is the workload's own rate for one replica.
+    is True if ``rate`` is the rate that the workload file states for one replica.
     """
 
     rate: float | None

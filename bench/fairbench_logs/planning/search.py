@@ -71,8 +71,8 @@ def largest(first: int, last: int, is_possible: Callable[[int], bool]) -> Search
     """Find the largest number of users, from ``first`` to ``last``, that meets the targets.
 
     The number of users is doubled until a target is missed, and then bisected. Numbers of users for
-    which ``is_possible`` is False are skipped. ``smallest`` is the largest number of users that
-    meets the targets; the next two numbers of users are tested too.
+    which ``is_possible`` is False are skipped. The result's field ``smallest`` holds the largest
+    number of users that meets the targets. The next two larger numbers of users are tested, too.
     """
     tried = dict((yield [first]))
     size = first
@@ -203,7 +203,7 @@ def answer_json(
 
     Args:
         clusters: The experiments of the plan, one for each choice (scheduler, GPU and load).
-        found: The result of the search for each choice, with the planned choice first.
+        found: The search result of each choice; the plan is for the first choice.
         judge: A function that returns the verdict on each target for a choice and a number of
             replicas.
         summaries: A function that returns a choice's run summaries for a number of replicas.

@@ -43,8 +43,8 @@ class Scored:
     - ``knows_admission`` is True if every answered request has an admission time.
     - ``knows_cached`` is True if every answered request has a number of cached tokens.
     - ``layouts`` are the names of the files' formats.
-    - ``gaps_s`` are the seconds between the tokens of finished requests.
-    - ``token_gaps`` are the seconds between the tokens of all requests.
+    - ``gaps_s`` are the times between successive tokens of finished requests, in seconds.
+    - ``token_gaps`` are the times between successive tokens of all requests, in seconds.
     - ``failed`` is the number of requests that ended early, not counting refused requests.
     - ``remarks`` are sentences about records that were corrected.
     - ``clock`` converts times to timestamps; None means that the records have no timestamps.

@@ -93,9 +93,10 @@ class ContinuumTTL(EvictionPolicy):
 
 @dataclass(slots=True)
 class PinnedSession:
-    """A session that has further turns: the number of its ended turns, and the end of its pin.
+    """A session that will continue; its cached tokens are pinned until ``pinned_until_s``.
 
-    ``ended_s`` is the time at which the last turn ended, or inf while the next turn runs.
+    ``turns`` is the number of ended turns. ``ended_s`` is the time at which the last turn ended, or
+    inf while the next turn runs.
     """
 
     turns: int = 0

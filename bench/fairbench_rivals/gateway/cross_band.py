@@ -13,7 +13,7 @@ from fairbench_rivals.gateway.class_queues import ClassQueues
 
 
 class CrossBand(ClassQueues):
-    """A policy that gives each priority a weighted share of the sent requests, in arrival order.
+    """A policy that serves priorities in proportion to their weights, and each priority FCFS.
 
     The rules are those of llm-d-router issue 1995 (extension point: PR 2920). In the order
     ``priority-first``, a priority's credits are its weight divided by the smallest weight, rounded.

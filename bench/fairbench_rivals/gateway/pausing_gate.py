@@ -312,8 +312,8 @@ class TickGate(PausingGate[P]):
         """Resume paused sessions that fit into free memory; return whether any was resumed.
 
         In the order of ``queue``, each session that fits into the remaining free memory of all
-        replicas is chosen. Among the chosen sessions, the largest is placed first, on the replica
-        with the most free tokens.
+        replicas is chosen. The largest chosen session is placed first, on the replica with the most
+        free tokens.
         """
         rooms = self.rooms(self.weighed(now_s), self.RESUME_TO)
         free = [(room, worker) for worker, room in rooms.items() if room > BUFFER]

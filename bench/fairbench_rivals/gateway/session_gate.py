@@ -20,7 +20,8 @@ class GateSession:
 
     - ``number`` is the session's position in the order of first arrivals.
     - ``client`` is the client of the session's latest turn.
-    - ``turns`` is the number of turns so far, and ``unfinished`` is the number of unfinished turns.
+    - ``turns`` is the number of turns that the gate has received, and ``unfinished`` is the number
+      of unfinished turns.
     - ``waiting`` holds the turns that are queued at the gate, in order of arrival.
     - ``tokens`` is the length of the context: the tokens of the latest prompt and of its answer,
       once the answer has ended.

@@ -35,7 +35,7 @@ class ThunderAgent(TickGate[PlacedSession]):
     class Params(PlacementParams):
         """``half_life_s`` is the half-life of idle sessions' tokens in the test for free memory.
 
-        The test for free memory decides whether paused sessions are resumed. With ``half_life_s`` 0
+        The policy tests for free memory before it resumes a paused session. With ``half_life_s`` 0
         (as published), tokens do not decay.
         """
 

@@ -12,7 +12,7 @@ from fairbench.schedulers.prefix_tree import Node
 
 
 class DFSWeight(FCFS):
-    """A scheduler that orders requests by a walk over the prefix tree, to keep prefixes cached.
+    """A scheduler that orders requests by a depth-first walk over the prefix tree (for cache hits).
 
     The rule follows ``_dfs_weight_order`` in SGLang's base_prefix_cache.py. At each node, the walk
     first visits the child below which the most requests wait. Equal children are visited in the

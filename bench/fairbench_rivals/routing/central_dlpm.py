@@ -226,7 +226,7 @@ class CentralOrder(DLPM):
 
 
 class _OpenScan(ListScan):
-    """A queue scan that ends when a worker becomes full, because the prefix matches then change.
+    """A queue scan that ends when a worker is full, as prefix matches then exclude this worker.
 
     If all workers are full, the scan still yields a request, because Algorithm 1 of [DLPM] may
     grant quanta to the request's client. If the yielded request does not fit, the scan ends.

@@ -18,7 +18,8 @@ class VllmRouter(CountingRouter):
     The rules follow vllm-project/production-stack @a6c01db, vllm_router/routers/routing_logic.py,
     ``prefixaware``. The router compares a prompt with all prompts ever sent to a worker, in chunks
     of 128 characters. Without a match, the router picks a random worker. fairbench's router
-    ``cache-aware`` has vllm-project/router's policy ``cache_aware``. The router ignores clients.
+    ``cache-aware`` follows the policy ``cache_aware`` of vllm-project/router. The router does not
+    distinguish clients.
 
     fairbench keeps two known defects of vLLM's router. Load is ignored, so all requests go to a
     single worker if all clients share a prefix. The router never forgets a prefix. With

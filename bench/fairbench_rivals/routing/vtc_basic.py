@@ -33,7 +33,7 @@ class VtcBasic(CountingRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: weights of tokens and of a score's terms; seconds for which tokens count."""
+        """Parameters: weights of tokens and of score terms, and the length of the window (s)."""
 
         constants: ClassVar[tuple[str, ...]] = (
             "fairness_weight",

@@ -5,7 +5,8 @@
 Choosing all loads takes half an hour on two cores. The script writes
 results/tables/default-loads.csv (for another GPU, default-loads-GPU.csv).
 docs/studies/assumptions.md explains how the loads are chosen. The search for a load begins with the
-arrival rates of the workload files; three times these rates must overload a replica.
+arrival rate in the workload file. A replica must be overloaded at three times the arrival rate in
+the workload file.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def shown(pair: Pair, seen: Sequence[Seen]) -> str:
 
 
 def verdict(signs: Mapping[str, Sequence[Outcome]]) -> str:
-    """Return a text that names all profile errors that reverse a conclusion."""
+    """Return a text that names the timing profile's errors that reverse the study's conclusion."""
     usual = set(signs[AS_IT_IS])
     if len(usual) > 1:
         counts = Counter(signs[AS_IT_IS])

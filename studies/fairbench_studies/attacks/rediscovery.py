@@ -1,4 +1,4 @@
-"""Tests of whether a search finds the known attacks without hints."""
+"""A study of whether the search for harmful client behaviour finds the known attacks."""
 
 from __future__ import annotations
 

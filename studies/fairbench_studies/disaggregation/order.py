@@ -4,10 +4,9 @@
 
 results.csv is ``comparison/pd_ratio/csv_data/results.csv`` of dstackai/benchmarks @06c957ab. In
 each measured run, SGLang served gpt-oss-120b (TP 2) on 8 x H200, with 500 requests at a fixed
-concurrency. The script takes ten seconds of CPU, and writes
-results/tables/disaggregation-order.csv. The table counts, for each metric, prompt length and output
-length, the pairs of prefill-to-decode ratios that simulation and measurement rank in the same
-order.
+concurrency. The script takes ten seconds of CPU time, and writes
+results/tables/disaggregation-order.csv. For each metric and each prompt and output length, the
+table counts the pairs of ratios that the simulation and the measurement rank alike.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ def simulated(shape: Shape, ratio: str, answer: float) -> Values:
 
 
 class Agreement(NamedTuple):
-    """The number of pairs of prefill-to-decode ratios, and of pairs simulated in measured order."""
+    """Agreement of simulation and measurement: compared pairs of ratios, and pairs ranked alike."""
 
     pairs: int
     alike: int

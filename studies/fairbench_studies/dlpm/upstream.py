@@ -29,8 +29,8 @@ class UpstreamDLPM(ReorderedDLPM):
 
         ``calls_left`` prefers the program with the most remaining calls, and ``few_left`` prefers
         the program with the fewest remaining calls. ``depth`` prefers the call after the shortest
-        chain of earlier calls. Only ``depth`` works on a real server, which does not know the
-        number of remaining calls.
+        chain of earlier calls. A real server does not know how many calls remain in a program, so
+        it supports only ``depth``.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("charge", "tenants", *KEPT_AS_IN_DLPM)

@@ -42,7 +42,7 @@ class Mark(StrEnum):
 
 
 class Compared(NamedTuple):
-    """Fair-finish's mean gains over a rival, and whether it dominates in each configuration."""
+    """Mean gains of fair-finish over a rival, and whether the rival or fair-finish dominates."""
 
     rival: Configuration
     estimates: Mapping[str, Estimate]

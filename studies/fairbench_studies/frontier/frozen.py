@@ -79,7 +79,7 @@ class Frozen(BaseModel):
 
     @property
     def name(self) -> str:
-        """The common name of the directory of runs, the tables and the picture."""
+        """The name that the study's run directory, tables and figure share."""
         return f"{NAME}-{self.preset}" if self.preset else NAME
 
     @property

@@ -110,7 +110,7 @@ def claim_rows(claimed: Sequence[Claimed], level: float) -> list[str]:
 
 
 def cell_rows(here: Mapping[Configuration, Outcome]) -> list[str]:
-    """Return a table of each scheduler pair's measures in one configuration."""
+    """Return a table with the metrics of each scheduler pair (router+local) in a configuration."""
     head = ["", "90%, s", "100%, s", "P95, s", "P99, s", "served", "share", "minute", "service"]
     head += ["output", "of limit"]
     return _aligned([head, *(_cell_row(name, one) for name, one in here.items())])

@@ -28,10 +28,10 @@ def least_makespan_by_calls(
 ) -> float:
     """Return the time (s) before which no scheduler could have finished the run's requests.
 
-    If some calls cannot begin before a time ``a``, cost all replicas a time ``w``, and are followed
-    by at least ``q`` seconds of their programs, the run lasts at least ``a + w + q`` seconds. The
-    function returns the largest ``a + w + q`` of any calls, or the longest time of a program alone
-    in the cluster, if this time is longer.
+    Suppose that a set of calls cannot begin before a time ``a``, needs all replicas for a time
+    ``w``, and is followed by at least ``q`` seconds of its programs. The run then lasts at least
+    ``a + w + q`` seconds. The result is the largest lower bound over sets of calls, or the longest
+    time that a program takes alone in the cluster, whichever is larger.
 
     ``facts.prices`` must not be None. ``requests`` must state each request's compulsory tokens
     (tokens that no cache saves).
@@ -105,10 +105,10 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
 def _pauses(requests: Requests, programs: Programs, row: Ints, program: Ints) -> Floats:
     """Return the shortest possible pause (s) before each call, such as a user's think time.
 
-    A call at depth 0 waits for no other call; its pause is the time since its program arrived. Any
-    other call's shortest pause begins when the last of the program's earlier calls ends, and lasts
-    until the call arrives. The pause is 0 if no call of the program ends before the arrival, or if
-    a call never finishes.
+    A call at depth 0 arrives at a fixed time after its program. Before any other call, the shortest
+    pause lasts from the latest end of an earlier call of the program to the other call's arrival.
+    The pause is 0 if no call of the program ends before the call's arrival, or if a call of the
+    program never finishes.
     """
     arrival_s = requests.arrival_s[row]
     times_s = np.unique(requests.finish_s[row])

@@ -23,7 +23,7 @@ def exchange(skew: float, every_s: float, **settings: float) -> Case:
 
 
 def usual() -> Iterator[Case]:
-    """Yield the cases: one router, independent and sticky routers, and exchanges of charges."""
+    """Yield cases of a single router, independent or sticky routers, and exchanges of charges."""
     yield case()
     for skew in SKEWS:
         yield case(form="independent", skew=skew)

@@ -92,7 +92,7 @@ def judge_textbook() -> list[Judged]:
 
 
 def textbook_markdown(judged: Sequence[Judged]) -> str:
-    """Return the page that shows the judged claim."""
+    """Return the Markdown page of the judged claim of the textbook."""
     return page_text(Page("A textbook's claim", RULE), judged, [HERE], [f"simulated on {BASIS}"])
 
 

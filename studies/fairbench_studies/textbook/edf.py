@@ -20,9 +20,9 @@ SPARED = 100  # a running request with at most this many remaining tokens is not
 class TextbookEDF(LocalScheduler):
     """Earliest deadline first as in a textbook: ordered by deadline, then by length.
 
-    Requests that are about to miss their deadlines (starve) preempt long requests. The scheduler is
-    Code 24.6.1 of a textbook on distributed LLM serving. The flaws of the textbook's listing are
-    kept, because they affect the numbers in the textbook:
+    Requests that are about to miss their deadlines ("starving" requests) preempt long requests. The
+    scheduler is Code 24.6.1 of a textbook on distributed LLM serving, with the listing's flaws,
+    because the flaws affect the printed numbers:
 
     - A request counts as starving if fewer steps remain until its deadline than its prompt *and*
       answer have tokens, as if each prompt token took a step. Late requests count as starving.

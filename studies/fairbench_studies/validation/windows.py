@@ -1,11 +1,13 @@
 """Service in time windows of a run, computed alike for simulation and measurement.
 
 Windows are the time from first to last arrival, and slices of this time. Service after the last
-arrival shows nothing about a scheduler, because the clients' totals at the end depend on the trace.
+arrival is left out, because the clients' totals at the end of a run depend on the trace and not on
+the scheduler.
 
 Measured requests have only the times of arrival, first token and completion. A client is assumed to
-receive service for the input and the first output token at the time of the first token. All other
-output tokens, and in VTC-artifact also the input, are spread evenly until completion.
+receive service for the input and the first output token at the time of the first token. Later
+output tokens are spread evenly until completion. In VTC-artifact, the input is also spread evenly
+until completion.
 """
 
 from __future__ import annotations

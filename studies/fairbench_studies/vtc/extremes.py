@@ -119,7 +119,7 @@ class _Arrivals(NamedTuple):
     tokens: Floats
 
     def since(self, start_s: float, times_s: Floats, client: int) -> tuple[Floats, Ints]:
-        """Return ``client``'s requested tokens, and the number of requesting clients, at each time.
+        """Return the tokens that the client requested, and the number of clients, until each time.
 
         Requests before ``start_s`` are not counted.
         """

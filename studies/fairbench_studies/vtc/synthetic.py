@@ -59,7 +59,7 @@ def judge_shares(seeds: Seeds) -> list[Part]:
 
 
 def judge_proportional(seeds: Seeds) -> list[Part]:
-    """Judge whether two clients below their share get their demand, and a third gets the rest."""
+    """Judge whether two low-demand clients are fully served, and a third gets all other service."""
     name = "vtc-proportional vtc"
     found = _rates(seeds, name, 60, 600)
     waits = np.array(by_seed(seeds, name, "mean TTFT by client", _three_waits))

@@ -228,8 +228,9 @@ def line_chart(
 ) -> str:
     """Draw lines over a common x axis, with a y axis that begins at 0.
 
-    If ``percent`` is true, y values are written as percentages. ``shaded`` is a range of x that is
-    drawn in grey. At least one series must have a point; with ``log_x``, all x must be positive.
+    If ``percent`` is true, y values are written as percentages. ``shaded`` is a range of x values
+    that is drawn with a grey background. At least one series must have a point; with ``log_x``, all
+    x must be positive.
     """
     key = LONG_LINE_KEY if any(len(one.label) > LINE_KEY.most for one in series) else LINE_KEY
     every_x = [x for one in series for x in one.x]

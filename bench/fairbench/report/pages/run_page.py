@@ -168,7 +168,7 @@ PURPOSES_PX = 200
 
 
 def time_spent_figure(summary: Summary) -> page.Figure:
-    """Return a chart of GPU time by purpose: the needed prefill and decoding, then the losses."""
+    """Return a chart of GPU time by purpose: necessary prefill and decoding, then lost time."""
     bars, low = [], 0.0
     for key, label in PURPOSES.items():
         part = summary[f"time_{key}_ratio"]

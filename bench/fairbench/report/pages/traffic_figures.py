@@ -47,7 +47,7 @@ def visible_clients(
 
 
 def client_series(shown: Sequence[str], heavy: Collection[str]) -> dict[str, int]:
-    """Return the number of each client's colour in ``palette.SERIES``.
+    """Return the index in ``palette.SERIES`` of each client's colour.
 
     Heavy clients get the first colours, which stand out. Clients that are not heavy get the
     remaining colours in order; colours repeat if needed.

@@ -65,7 +65,7 @@ class Account(ABC):
 
     A charge to a client is added to each of the client's ``nodes``. Without ``tenants``, a client's
     only node is the client itself. Decoded tokens may stay in the buffer ``decoded`` for some
-    steps; every method that returns or compares balances adds them first.
+    steps. Every method that returns or compares balances first adds the buffered tokens.
     """
 
     setup = Setup()

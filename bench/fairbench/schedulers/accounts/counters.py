@@ -129,9 +129,9 @@ class Counters(Account):
             self.charge_each(each, steps, running)
 
     def forget(self, client: str) -> None:
-        """Delete a client's counter; if the client returns, its counter is 0 before any lift.
+        """Delete a client's counter; a returning client's counter starts at 0 and may be lifted.
 
-        In a tree of tenants, no counter is deleted.
+        Counters in a tree of tenants are never deleted.
         """
         if client != self.last_left and not self.in_tree:
             self.decoded.forget(client)

@@ -1,4 +1,4 @@
-"""Charging in an engine, by tokens or by GPU time."""
+"""Methods that charge clients in an engine, by tokens or by GPU time."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class GPUCharges:
 
 
 def gpu_charges(name: str, setup: Setup) -> GPUCharges:
-    """Return the GPU-time charges of a scheduler.
+    """Return the object that charges clients of a scheduler for GPU time.
 
     Raises UsageError if the costs of iterations are unknown.
     """

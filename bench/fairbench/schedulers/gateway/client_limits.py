@@ -193,7 +193,7 @@ class ClientLimits:
                 del self._lines[owner]
 
     def leave_line(self, request: Request) -> bool:
-        """Remove a request that waits because of the limits; return False for any other request."""
+        """Remove a request that waits because of its client's limits; return False for others."""
         owner = self._owner(request)
         line = self._lines.get(owner)
         if line is None or not line.drop_request(request):

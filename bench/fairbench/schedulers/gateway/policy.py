@@ -81,8 +81,8 @@ class PriceParams:
     """The prices of a prompt token (``input_weight``) and of an output token (``output_weight``).
 
     When a request is sent, the client is charged for ``assumed_output_tokens`` output tokens. If
-    ``corrected`` is True, the charge is corrected to the true numbers of tokens when the request
-    ends.
+    ``corrected`` is set, the charge is corrected at the request's end, when the token counts are
+    known.
     """
 
     input_weight: Positive = 1.0
@@ -143,7 +143,7 @@ class SharePolicy(FlowPolicy):
     def charge_node(self, tenant: str, node: str, price: float, *, sent: bool) -> None:
         """Charge ``price`` to ``node``, a child of ``tenant``; a negative price is a refund.
 
-        ``sent`` is true for a request that is sent now, and false for a correction.
+        ``sent`` is true if a request is sent now, and false if an earlier charge is corrected.
         """
 
     def prepare(self, setup: Setup) -> None:

@@ -24,9 +24,10 @@ class SGLangPriority(LocalScheduler):
     Requests with equal priority numbers keep the order of the queue. The rules follow
     schedule_policy.py of SGLang 0.5.23. A request that does not fit preempts running requests if
     their priority numbers are lower by more than ``threshold`` and the preemptions free enough
-    memory. The latest request with the lowest priority number is preempted first. Preempted
-    requests are recomputed. SGLang preempts in the pass after the failed admission, but this
-    scheduler preempts in the same pass. Requests with low priority numbers may starve.
+    memory. Among the running requests with the lowest priority number, the latest is preempted
+    first. Preempted requests are recomputed. SGLang preempts in the pass after the failed
+    admission, but this scheduler preempts in the same pass. Requests with low priority numbers may
+    starve.
     """
 
     name = "sglang-priority"

@@ -63,7 +63,7 @@ class Fleet:
         return self._with.get(0, 0)
 
     def less_loaded_than(self, requests: int) -> int:
-        """Return the workers with fewer requests in flight than ``requests``, as bits."""
+        """Return a bit mask of the workers that have fewer than ``requests`` requests in flight."""
         found = 0
         for number, workers in self._with.items():
             if number < requests:

@@ -127,7 +127,7 @@ def to_forget(
 
     ``credit`` is sorted by last use, the least recent first. All returned clients are from the
     least recently used half of all idle clients. Clients with the most credit are deleted first,
-    because deletion erases a debt.
+    because the deletion of a client with negative credit would erase its debt.
     """
     idle = [client for client in credit if client not in busy]
     unused = idle[: max(batch, len(idle) // 2)]

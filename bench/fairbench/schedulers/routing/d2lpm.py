@@ -47,8 +47,8 @@ class D2LPM(CreditExchange, PrefixRouter):
         ``worker_quantum`` is the quantum Q^w of [DLPM] in weighted tokens, for a client of weight
         1. If the quantum is only a few times the mean cost of a request, a client's credit at a
         worker lasts for a few requests only. See ``dispatch_charging`` for the parameters
-        ``charge`` and ``outputs``. Prefix matches of fewer than ``min_match_tokens`` tokens are
-        ignored, such as a system prompt that all clients share. With ``insert_on_finish``, a
+        ``charge`` and ``outputs``. Prefix matches of fewer than ``min_match_tokens`` tokens, such
+        as a system prompt that all clients share, are ignored. With ``insert_on_finish``, a
         finished request's prompt and output are added to the prefix tree, so that the next turn of
         a conversation matches. Algorithm 2 of [DLPM] adds only prompts to the tree (line 18).
         ``tenants=tree`` keeps credits at every level of ``org/team/user``. ``max_tree_nodes`` is

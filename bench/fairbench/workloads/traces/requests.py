@@ -263,7 +263,7 @@ def _check_names(requests: FileRequests, field: str, names: list[str]) -> None:
 
 
 def _numbered(values: list[Any]) -> tuple[list[Any], Ints]:
-    """Return the distinct values, and the index of each value among them; None has index -1."""
+    """Return the distinct values, and each value's index among the distinct values (None: -1)."""
     known: dict[Any, int] = {}
     codes = [-1 if one is None else known.setdefault(one, len(known)) for one in values]
     return list(known), np.array(codes, np.int64)
@@ -323,8 +323,8 @@ def _place_steps(
 ) -> None:
     """Compute the arrival of each step for which a session has only a delay after the step before.
 
-    A session whose requests have no times begins at 0. Raises DataError if a session has no start
-    time but other sessions start at calendar dates.
+    A session starts at time 0 if none of its requests has a time. Raises DataError if a session has
+    no start time but other sessions start at calendar dates.
     """
     columns = requests.columns
     # ``ended`` maps each pair (client, session) to the end of the session's last step, in ns.

@@ -37,7 +37,8 @@ class TraceRow(NamedTuple):
             identities have equal content; the rest of the prompt is unique.
         block_size: The number of tokens in a block.
         synthetic: A description of the parts of the request that were not recorded.
-        estimated: The approximate tokens in the text of the blocks, or 0 if they have no text.
+        estimated: The estimated number of tokens in the text of the blocks, or 0 if the blocks have
+            no text.
         think_ns: The delay in ns after the answer to the previous step, or None if unknown.
         branch: The number of the sub-agent that made the request, or 0 for the session itself.
         shared: The number of tokens at the prompt's beginning that other sessions may share.
@@ -382,7 +383,7 @@ def _length_facts(name: str, tokens: Ints) -> dict[str, Any]:
 
 
 def shared_prefixes(table: TraceTable) -> dict[str, float]:
-    """Return how much of the input is shared, as fractions of all input tokens.
+    """Return the fractions of input tokens that requests share, and that a prefix cache could hit.
 
     ``shared_ratio`` is the fraction of input tokens in blocks that occur in several requests.
     ``infinite_hit_rate`` is the fraction of input tokens that would hit an unlimited prefix cache.

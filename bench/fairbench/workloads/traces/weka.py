@@ -4,9 +4,9 @@ The format is defined by callanjfox/kv-cache-tester (at 94f6046); AIPerf and inf
 such files. A session contains its requests, in order of time, in the list ``requests``. Each
 request has the times ``t`` and ``api_time`` in seconds, the lengths ``in`` and ``out`` in tokens,
 and the ``hash_ids`` of its full blocks. A request of type ``subagent`` contains the requests of a
-sub-agent, with times relative to the ``t`` of that request. Block ids of different sessions are
-unrelated. Sessions are assumed to share tool definitions and system prompts that have equal token
-counts. All sessions begin at time 0, because the files contain no start times.
+sub-agent, whose times count from the time ``t`` of the ``subagent`` request. Block ids of different
+sessions are unrelated. Sessions are assumed to share tool definitions and system prompts that have
+equal token counts. All sessions begin at time 0, because the files contain no start times.
 """
 
 from __future__ import annotations

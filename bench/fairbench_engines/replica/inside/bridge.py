@@ -4,9 +4,10 @@ The simulator writes operations to the standard input of ``bridge.py``, and read
 standard output of ``bridge.py``. An operation is a line with a JSON list (name and arguments); an
 answer is a line of JSON.
 
-The engine is imported once. Each run has its own child process, so that no run sees the state of an
-earlier run. A run's child process forks a process for each replica, so that replicas compute
-in parallel. The simulator communicates with each replica's process through a socket.
+The program imports the engine once, for all runs. Each run has its own child process, so that no
+run sees the state of an earlier run. A run's child process forks a process for each replica, so
+that replicas compute in parallel. The simulator communicates with each replica's process through a
+socket.
 
 The program imports only the standard library and the engine. In a run with a fairbench scheduler,
 the child process also imports fairbench. ``bridge.py`` ends when its standard input ends, or within

@@ -147,7 +147,7 @@ class VLLMWorker:
         return answer
 
     def _chunk(self, request: Any, tokens: int, *, first: bool) -> tuple[int, int, int, bool, bool]:
-        """Return a chunk of a prompt: (request number, earlier tokens, new tokens, first, last).
+        """Return a prompt chunk as (request number, tokens before it, new tokens, first, last).
 
         ``first`` and ``last`` say whether the chunk is the first or the last chunk of the prompt.
         """

@@ -1,4 +1,4 @@
-"""Functions that measure service deficits, newcomers' waits and idle workers in stored runs."""
+"""Functions that measure service deficits, new clients' waits and idle workers in stored runs."""
 
 from __future__ import annotations
 
@@ -122,7 +122,8 @@ def _after_idle_times(requests: Requests, horizon_s: float) -> _Firsts:
 class IdleShares(NamedTuple):
     """Fractions of worker time in which a worker computes nothing while a request waits.
 
-    ``own`` counts requests that wait at the idle worker, ``another`` requests at another worker.
+    ``own`` counts only requests that wait at the idle worker, and ``another`` counts only requests
+    that wait at another worker.
     """
 
     own: float

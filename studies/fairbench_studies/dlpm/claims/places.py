@@ -63,7 +63,7 @@ def by_seed(cell: SchedulerResults) -> BySeed:
 
 
 def place_of(cell: SchedulerResults) -> Place:
-    """Return the configuration that a scheduler's results come from."""
+    """Return the workload, scenario and number of replicas of a scheduler's results."""
     return Place(cell.combined["workload"], cell.combined["scenario"], cell.combined["dp"])
 
 

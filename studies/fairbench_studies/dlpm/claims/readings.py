@@ -1,9 +1,9 @@
 """Verdicts under other readings of the DLPM paper, for the claims table's column "holds under".
 
 A reading is an interpretation of an unclear point of the paper, and changes one setting.
-``seeds/readings.csv`` contains runs of [DLPM]'s figure 7 on four replicas, with default and with
-changed settings. The claims table shows a reading's verdict only if the runs with default settings
-give the same verdict as all configurations of figure 7.
+``seeds/readings.csv`` has runs of figure 7 on four replicas, with default and with changed
+settings. The claims table shows a reading's verdict only if, with default settings, the runs in
+``seeds/readings.csv`` give the same verdict as all configurations of figure 7.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _shows(cell: SchedulerResults, reading: Reading) -> bool:
 
 
 def with_long_qa(claims: Sequence[Claim], cells: Sequence[SchedulerResults]) -> Mapping[str, Tried]:
-    """Return the verdicts on claims if the KV pool has space for all documents of long-qa.
+    """Return the verdicts on claims if long-qa runs with a KV pool that holds all its documents.
 
     The workload long-qa was simulated with several KV pool sizes, so ``at_rerun`` leaves it out.
     """

@@ -76,7 +76,7 @@ class Point(NamedTuple):
     pairs: dict[str, Pair]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the point as JSON-compatible values."""
+        """Return this object's fields as a dict of JSON-compatible values."""
         pairs = {name: pair.as_dict() for name, pair in self.pairs.items()}
         return {**self._asdict(), "pairs": pairs}
 
@@ -150,7 +150,7 @@ def _first_token(simulated: ServingRun, run: ServingRun) -> Pair:
 
 
 def _defined(throughput: Pair, time_per_token: Pair, first_token: Pair) -> dict[str, Pair]:
-    """Return the metrics with a defined simulation error and, if TTFT is short, without TTFT."""
+    """Return the metrics whose simulation error is defined; omit TTFT if TTFT is short."""
     if not first_token.measured > LONG_TTFT_S:
         first_token = Pair(np.nan, np.nan)
     pairs = dict(zip(METRICS, (throughput, time_per_token, first_token), strict=True))

@@ -1,7 +1,7 @@
 """The replay of a run of the DLPM authors' judge benchmark.
 
-No value of the simulation is fitted to the replayed runs. The host's cost of the policy
-``lpm_mdrr`` was fitted to two serving runs.
+No value of the simulation is fitted to the replayed runs. The CPU cost of the policy ``lpm_mdrr``
+was fitted to two serving runs.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ STEPS_MS = (0.03, 0.04, 0.05, 0.09, 0.10, 0.11)
 class Fit:
     """A pair of candidate costs (ms), with the simulation error in runs of the date ``recorded``.
 
-    ``error`` is the root mean square of the logarithms of simulated / measured.
+    ``error`` is the root mean square of log(simulated value / measured value).
     """
 
     recorded: Recorded
