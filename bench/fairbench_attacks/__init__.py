@@ -4,6 +4,6 @@ from fairbench.doors import Command
 
 COMMAND = Command(
     "Simulate and compare",
-    "Search for the attack that harms other clients most, or that benefits the attacker most.",
+    "Find the attack that harms others or benefits the attacker most.",
     "fairbench_attacks.cli:attack",
 )

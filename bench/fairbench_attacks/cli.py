@@ -67,7 +67,7 @@ def attack(
     disable_tqdm: options.NoProgress = False,
     **flags: Unpack[AttackFlags],
 ) -> None:
-    """Search for the attack that harms other clients most, or that benefits the attacker most.
+    """Find the attack that harms others or benefits the attacker most.
 
     If the user names attacks or files of attacks, the command measures these attacks and does not
     search. Each attack is compared with an honest run, in which an honest client runs the
