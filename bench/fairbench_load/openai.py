@@ -460,7 +460,7 @@ class StreamJudge:
         self._told: int | None = None
 
     def judge_event(self, payload: bytes, event: str = "") -> AnswerJudgement:
-        """Judge the next event; the result's ``output`` is False for repeated output."""
+        """Judge the next event; repeated output does not count as output."""
         found = judge(answered(payload), event)
         repeats = found.typed is not None and found.typed.whole and self.output
         if found.answer is not None and (repeats or not self._is_new(found.answer)):

@@ -371,8 +371,8 @@ class SGLangReplica(EngineLoop[KVNode]):
     def step_end_ps(self, steps: int) -> int | None:
         """Return the time (ps) at which the next ``steps`` decode steps will end.
 
-        If the planned series has fewer than ``steps`` decode steps, return its end. If no series is
-        planned, return None. Precondition: ``sync`` was called.
+        If fewer than ``steps`` decode steps are planned, return the end of the last planned step.
+        Without planned decode steps, return None. Precondition: ``sync`` was called.
         """
         return None if self._run is None else self._run.end_ps(min(steps, self._run.steps))
 

@@ -104,7 +104,7 @@ class Display(Enum):
 class Shown(NamedTuple):
     """How a metric appears in one display, as a column, line or headline.
 
-    - ``position`` sorts the metrics of the display; the lowest position comes first.
+    - ``position`` orders the metrics of a display; the lowest position comes first.
     - ``heading`` replaces the metric's heading, and ``form`` replaces its number format.
     - If a table is too wide, the columns with the lowest ``dropped`` are left out first; a column
       is never left out if ``dropped`` is None.
@@ -122,7 +122,7 @@ class Shown(NamedTuple):
 class Column(NamedTuple):
     """The column of a metric in a table; ``heading`` has one or two lines.
 
-    All attributes but ``heading`` are described at ``Metric`` and ``Shown``.
+    ``Metric`` and ``Shown`` describe all attributes except ``heading``.
     """
 
     key: str
