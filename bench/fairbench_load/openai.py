@@ -1,7 +1,7 @@
 """The protocol of OpenAI's APIs (answers, chats and streams) for driver, router and emulator.
 
-SGLang's path ``/generate``, the Responses API and Anthropic's Messages API are supported, too.
-Router and driver use this module to judge whether an answer has output, has ended normally, or
+The module also supports SGLang's path ``/generate``, the Responses API and Anthropic's Messages
+API. Router and driver use this module to judge whether an answer has output, has ended normally, or
 shows a fault.
 """
 

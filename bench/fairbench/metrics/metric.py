@@ -161,7 +161,7 @@ class Metric:
 
     - ``heading`` is the metric's name in words.
     - ``column`` is the title of a narrow column; the default is heading and unit.
-    - ``meaning`` is the text on the reference page; the default is the heading.
+    - ``meaning`` is the metric's text on the reference page; the default is the heading.
     - ``page`` is a link to a page that explains the metric.
     - ``digits`` is the number of decimals in lines that show a mean with its interval; the default
       follows from ``form``.

@@ -309,7 +309,7 @@ class Simulation:
 
     @property
     def logs(self) -> Logs:
-        """The logs from which the tables of the simulation's result are made."""
+        """The logs that become the tables of the simulation's result."""
         cluster = self.cluster
         return Logs(cluster.request_log, cluster.program_log, self.log, self.memory_log)
 
