@@ -39,9 +39,9 @@ def owner_of(client: str) -> str:
 def named_below(owners: Mapping[str, str]) -> dict[str, str]:
     """Return each client's name in the tree of tenants.
 
-    ``owners`` maps clients to their owners, or to "" for none. A client's name in the tree begins
-    with the name of its owner. If a client ``a`` owns other clients,
-    its name in the tree is ``a/a``.
+    ``owners`` maps clients to their owners, or to "" for none. In the tree of tenants, a client's
+    name begins with its owner's name. If a client ``a`` owns other clients, its name in the tree is
+    ``a/a``.
     """
     said = {name: owner or owner_of(name) for name, owner in owners.items()}
     hidden = {owner for name, owner in said.items() if owner != owner_of(name)}

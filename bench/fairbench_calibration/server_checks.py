@@ -198,7 +198,7 @@ class _Client:
     def waits_between(self, start_s: float, end_s: float) -> PhaseWaits:
         """Return the waits of requests whose first token came between ``start_s`` and ``end_s``.
 
-        A request without a token counts as if its first token came at ``end_s``.
+        A request without a first token is treated as if the token came at ``end_s``.
         """
         came = [(one.first_token_s or end_s, one.submit_s) for one in self.records if not one.error]
         waits = tuple(at - sent for at, sent in came if sent is not None and start_s <= at <= end_s)

@@ -194,7 +194,7 @@ class LiveEngine:
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        """Record a scheduler's error in the ``with`` block, because asyncio would only log it."""
+        """Record an exception that the scheduler raises in the ``with`` block."""
         try:
             yield
         except Exception as error:  # a user's scheduler may raise any exception

@@ -50,7 +50,7 @@ FormatOption = Annotated[
 
 
 def limit_option(unlimited: str) -> Any:
-    """Declare the flag ``--fail-if``, whose help text ends in the sentence ``unlimited``."""
+    """Declare the flag ``--fail-if``; the text ``unlimited`` is appended to its help text."""
     return Option(
         metavar="METRIC:LOSS",
         help="Largest loss of a metric that passes the check, such as min_share_60s:-5%, "

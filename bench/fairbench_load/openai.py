@@ -1,7 +1,7 @@
 """The protocol of OpenAI's APIs (answers, chats and streams) for driver, router and emulator.
 
-SGLang's path ``/generate``, the Responses API and Anthropic's Messages API are supported, too.
-Router and driver use this module to judge whether an answer has output, has ended normally, or
+The module also supports SGLang's path ``/generate``, the Responses API and Anthropic's Messages
+API. Router and driver use this module to judge whether an answer has output, has ended normally, or
 shows a fault.
 """
 
@@ -460,7 +460,7 @@ class StreamJudge:
         self._told: int | None = None
 
     def judge_event(self, payload: bytes, event: str = "") -> AnswerJudgement:
-        """Judge the next event; the result's ``output`` is False for repeated output."""
+        """Judge the next event; repeated output does not count as output."""
         found = judge(answered(payload), event)
         repeats = found.typed is not None and found.typed.whole and self.output
         if found.answer is not None and (repeats or not self._is_new(found.answer)):

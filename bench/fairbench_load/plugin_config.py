@@ -56,7 +56,8 @@ class PluginConfig:
     """The configuration of a server's plugin: a local scheduler with all its parameters.
 
     - ``params`` maps ``NAME.PARAM`` to the value of each parameter of the scheduler and of the
-      eviction policy. ``LOAD_CAP`` and ``SHARE`` are keys of ``params`` only if they are in use.
+      eviction policy. ``params`` contains ``LOAD_CAP`` only with a load cap, and ``SHARE`` only
+      with memory shares.
     - ``weights`` are the clients' weights; a client that is not listed has weight 1.
     - ``eviction`` is the eviction policy of the server's cache; None means the server's own policy.
     - ``clients`` are the clients that the eviction policy distinguishes.

@@ -276,8 +276,8 @@ def compare_clocks(
 class ClockComparison(msgspec.Struct, frozen=True):
     """A comparison of a driver's clock with this machine's clock, before and after a run.
 
-    ``after`` is None if the clock was not read after the run. ``host`` names the machine of the
-    driver; None means this machine.
+    ``after`` is None if the driver's clock was not read after the run. ``host`` names the machine
+    of the driver; None means this machine.
     """
 
     before: Offset

@@ -126,7 +126,7 @@ def panels(
 
 
 def caption(figure: Figure, title: str, provenance: str, legend: Axes, columns: int = 5) -> None:
-    """Write a title and a legend above all panels; ``legend`` is the panel with the entries.
+    """Write a title and a legend above all panels; the panel ``legend`` has the legend's entries.
 
     ``provenance`` (simulated or measured, hardware, seeds) is written below the panels.
     """

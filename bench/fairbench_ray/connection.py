@@ -86,8 +86,8 @@ def _watch(host: str, port: int) -> None:
     """End this process as soon as the Ray node at ``host`` and ``port`` refuses connections.
 
     If the head restarts at its old address within a minute, Ray mistakes the new head for the old
-    head and waits forever. The function checks the node and not the head, because a head may be
-    unreachable for a while without being lost.
+    head and waits forever. The function checks the node instead of Ray's head, because a head may
+    be unreachable for a while without being lost.
     """
     while True:
         sleep(LOOK_S)

@@ -124,7 +124,7 @@ class StreamReader:
         self.has_new_output = False
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the complete events that the client gets after a chunk of the stream."""
+        """Add a chunk of the worker's stream, and return the complete events for the client."""
         self.has_new_output = False
         passed = b"".join(
             [

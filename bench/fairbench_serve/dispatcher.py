@@ -128,7 +128,7 @@ class AssumedCaches(dict[int, AssumedCache]):
         self._on_evict = on_evict
 
     def renew(self, worker: int) -> None:
-        """Give a new or restarted worker an empty assumed cache, without calling ``on_evict``."""
+        """Assume that a new or restarted worker's cache is empty, without calling ``on_evict``."""
         slack = FOLLOWED_SLACK if worker in self._followed else 1
         self[worker] = AssumedCache(slack * self._pool_tokens, partial(self._on_evict, worker))
 

@@ -491,8 +491,8 @@ class _Place:
 class _Walk:
     """A walk over a value that contains JSON schemas, which also follows references.
 
-    Every part of the value is checked as if it were a schema, because engines may move schemas
-    between levels and accept different spellings of keys.
+    Every part of the JSON value is checked like a schema, because engines may move schemas to other
+    levels and accept other spellings of keys.
     """
 
     budget: _Budget

@@ -242,7 +242,7 @@ class WorkerWatch:
         self.on_stall(worker)
 
     async def _ask_metrics(self, worker: int, patience_s: float) -> None:
-        """Count a change of the worker's token metrics as progress."""
+        """Read the worker's token metrics, and record a change as progress."""
         timeout = ClientTimeout(total=patience_s)
         page = await page_of(self.session, self.workers[worker], METRICS, timeout)
         try:

@@ -108,7 +108,7 @@ class KeysFile:
 def read_keys(path: Path) -> KeysFile:
     """Read a TOML file of lines ``"KEY" = "CLIENT"`` and optional tables ``[clients.CLIENT]``.
 
-    Raises DataError, whose message omits keys and all text that may be a key by mistake.
+    Raises DataError with a message that omits every text that may be a key.
     """
     data = read_toml(path, str(path), secret=True)
     tables = data.pop(CLIENTS) if isinstance(data.get(CLIENTS), dict) else {}

@@ -116,7 +116,7 @@ class PeerKnowledge:
     forgotten_s: float = -inf
 
     def answered(self, answer: PeerState) -> None:
-        """Record a peer's answer; after a restart, a peer has a new ``origin`` and no totals."""
+        """Record a peer's answer; a new ``origin`` means that the peer restarted without totals."""
         if answer.origin != self.origin:
             self.origin, self.versions = answer.origin, {}
         self.versions.update(answer.known)

@@ -121,7 +121,7 @@ async def _ask_load(session: ClientSession, worker: WorkerAddress, page: str) ->
 async def page_of(
     session: ClientSession, worker: WorkerAddress, path: str, timeout: ClientTimeout
 ) -> bytes | None:
-    """Return the HTTP body of ``worker`` at ``path``, or None after an error or a timeout."""
+    """Return the body of the worker's answer at ``path``, or None after an error or a timeout."""
     try:
         async with session.get(
             worker.url + path, headers=worker.authorization, timeout=timeout, allow_redirects=False

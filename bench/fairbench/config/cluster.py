@@ -432,7 +432,7 @@ def own_policy(draft: Draft | Mapping[str, object], of_pair: str, known: Iterabl
     FCFS.
 
     Args:
-        draft: The experiment before its values are checked; it sets ``engine_code``.
+        draft: The unchecked experiment, which sets ``engine_code``.
         of_pair: The local scheduler of the pair ``router+local`` that ``scheduler`` names.
         known: Names of the scheduling policies that engines implement.
     """

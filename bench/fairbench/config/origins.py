@@ -75,7 +75,7 @@ def with_given(file: Mapping[str, Any], chosen: Collection[str] | None = None) -
 
 
 def lacks_given(file: Mapping[str, Any]) -> bool:
-    """Return whether a file is a stored experiment without the table ``given`` of chosen values."""
+    """Return whether a file is a stored experiment without the table ``given`` (chosen values)."""
     return _is_stored(file) and not _has_given(file)
 
 

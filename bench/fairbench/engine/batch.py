@@ -303,7 +303,7 @@ class Prefill(NamedTuple):
 
 
 def report_prompts(prefills: list[Prefill], gpu_ps: list[int], scheduler: LocalScheduler) -> None:
-    """Record each chunk's GPU time (ps), and report it to a scheduler that charges GPU time."""
+    """Record each prompt chunk's GPU time (ps); report it to a scheduler that charges GPU time."""
     charge = scheduler.on_prompt_time
     for prefill, took_ps in zip(prefills, gpu_ps, strict=True):
         prefill.sequence.gpu_ps += took_ps

@@ -255,7 +255,7 @@ def _take_over(sequence: Sequence, copy: Sequence) -> None:
 
 
 class DecodeRoom(NoCap):
-    """A load cap that admits a request to prefill only if a decode worker has memory for it.
+    """A load cap that admits a request for prefill only if a decode worker has memory for it.
 
     The prefill engine runs each request with one output token only, but the decode worker needs
     memory for the whole output. ``whole`` maps the id of each waiting request to its sequence with

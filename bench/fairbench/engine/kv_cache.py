@@ -165,7 +165,7 @@ class KVCache(PrefixTree[KVNode]):
     # Memory
 
     def allocate(self, tokens: int) -> None:
-        """Take ``tokens`` tokens for a request, and evict cached tokens if memory is short.
+        """Allocate memory for ``tokens`` tokens, and evict cached tokens if memory is short.
 
         Precondition: enough tokens are free or can be evicted.
         """

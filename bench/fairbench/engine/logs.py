@@ -81,7 +81,7 @@ class IntegerTable:
         return self._filed + (len(self._block) + self._bytes_apart) // self._row_bytes
 
     def append(self, *row: int) -> None:
-        """Add a row, with values in the order of the columns."""
+        """Add a row; ``row`` has a value for each column, in order."""
         self.extend(self.pack(*row))
 
     def extend(self, packed: bytes) -> None:
@@ -248,7 +248,7 @@ class OpenStretches:
     def among(self, others: Ints) -> Ints:
         """Return the rows of the log's last block, including its stretches; clear the stretches.
 
-        ``others`` holds, in order, the last block's rows that were not stored as stretches.
+        ``others`` are the last block's rows outside stretches (series of decode steps), in order.
         """
         if not self._heads:
             return others

@@ -372,7 +372,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         """Return the time (ps) at which the next ``steps`` decode steps will end.
 
         If fewer than ``steps`` decode steps are planned, return the end of the last planned step.
-        If no series is planned, return None. Precondition: ``sync`` was called.
+        Without planned decode steps, return None. Precondition: ``sync`` was called.
         """
         return None if self._run is None else self._run.end_ps(min(steps, self._run.steps))
 

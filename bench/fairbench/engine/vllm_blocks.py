@@ -637,7 +637,7 @@ class ClientBlockCache(BlockCache):
         self._list_anew(mine)
 
     def may_grow(self, node: BlockNode, owner: object) -> bool:
-        """Return whether only ``owner`` uses the node and only its client has used the node."""
+        """Return whether no other sequence uses the node, and no other client has used the node."""
         mine = cast(ClaimedRun, node)
         only = super().may_grow(node, owner) and not mine.uses
         return only and [*mine.holders] == [_client_of(owner)]

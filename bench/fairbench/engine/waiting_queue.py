@@ -449,7 +449,7 @@ class MatchedQueue(ABC, Generic[N]):
             self._joined.setdefault(head, [])
 
     def _elect_leaders(self, changed: dict[Entry[N], None]) -> None:
-        """Make each group's first request its leader; note new and former leaders in ``changed``.
+        """Make each group's first request its leader; add new and former leaders to ``changed``.
 
         The queue sorts a group's leader by the length of its cached prefix. All requests of the
         group except the leader go to the end of the queue.
@@ -583,7 +583,7 @@ class WaitingQueue(MatchedQueue[N]):
             self.pass_unmatched()
 
     def pass_unmatched(self) -> None:
-        """Mark the first requests' prefixes as used in every 32nd pass that matched no request."""
+        """Mark the first requests' prefixes as used in every 32nd pass that looks up no prefix."""
         if self._touches and self.entries:
             if self._unmatched_passes % TOUCH_EVERY == 0:
                 self.touch_head(TOUCH_COUNT)

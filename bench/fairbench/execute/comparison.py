@@ -46,7 +46,7 @@ class ToRun:
 
     @property
     def key(self) -> str:
-        """The ``experiment_key`` of the runs that ``compare`` must make."""
+        """The ``experiment_key`` of the experiment."""
         return experiment_key(experiment_tables(self.spec))
 
 

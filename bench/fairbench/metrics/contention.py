@@ -203,7 +203,7 @@ def contended(
 
 
 def served_at_once(requests: Requests) -> bool:
-    """Return whether all calls were answered and the median answer was nearly undelayed.
+    """Return whether all calls were answered, and at least half with hardly any delay.
 
     The median time per token may be ``SLOW`` times that of the fastest answers, because requests
     decode more slowly in a larger batch.

@@ -206,7 +206,7 @@ def least_by_client(
 
     A client is judged only in windows in which its fair share was large enough. The fair share must
     be at least ``least_requests`` times the mean size of the client's requests. The result is NaN
-    for a client that is judged in no window.
+    for a client whose fair share was too small in every window.
     """
     ratio = judged_shares(line, *line.window_shares(line.window_cells(length_s)), least_requests)
     none: Flags = np.asarray(np.isnan(ratio).all(axis=1))

@@ -33,7 +33,7 @@ class Flood(NamedTuple):
       clients. The mean excludes requests of larger floods.
     - ``requests`` is the number of the client's requests in the flood.
     - ``throughout`` is true if the flood lasts nearly as long as the traffic.
-    - ``rest`` is the client's share of all demand that does not belong to larger floods.
+    - ``rest`` is the client's share of all demand without the demand of larger floods.
     """
 
     client: int

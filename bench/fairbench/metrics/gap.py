@@ -44,8 +44,8 @@ class Cells:
     A cell from time a to time b contains the tokens of engine iterations that end in (a, b], and
     the tokens of iterations that start in [a, b).
 
-    - ``tokens`` is each client's service up to each of ``edge_s``, shape (n_clients, n_edges).
-    - ``service`` is the tokens divided by the client's weight, shape (n_clients, n_edges).
+    - ``tokens`` is each client's service up to each time in ``edge_s``, shape (n_clients, n_edges).
+    - ``service`` is ``tokens`` divided by the client's weight, shape (n_clients, n_edges).
     - ``waits`` marks the cells in which a client was backlogged at some instant. ``begins`` marks
       the cells in which a backlog began. The flags ``waits`` and ``begins`` have the shape (number
       of cells, number of clients).
@@ -115,7 +115,7 @@ class Cells:
 
 
 def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cells:
-    """Divide the run into time cells, in each of which about the same number of log rows ends.
+    """Divide the run into time cells with about equally many log rows.
 
     An array with an element per time cell and client is no larger than the log. With more than
     ``FEW`` clients, the number of time cells is also at most four times the square root of the
@@ -374,10 +374,11 @@ def gap_bounds(cells: Cells, joint: Joint) -> tuple[Floats, Floats]:
 class Differences(NamedTuple):
     """Bounds on the service difference of two clients during the time in which both clients wait.
 
-    Each array has an element per time cell of each interval. ``row`` is the row of the cell's
-    interval in a ``Joint`` table. ``begin`` contains the index of each interval's first element. In
-    each time cell, the service difference lies between ``least`` and ``most``. ``edge`` is the
-    service difference at the start of a cell, or NaN in the first cell of an interval.
+    Each array has an element per time cell (short period) of each interval in which both clients
+    wait. ``row`` is the row of the cell's interval in a ``Joint`` table. ``begin`` contains the
+    index of each interval's first element. The service difference in a cell lies between ``least``
+    and ``most``. ``edge`` is the service difference at the start of a time cell, or NaN for an
+    interval's first cell.
     """
 
     row: Ints

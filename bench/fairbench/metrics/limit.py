@@ -95,7 +95,7 @@ def least_work(requests: Requests, prices: WorkPrices) -> LeastWork:
 
 
 class Makespan(NamedTuple):
-    """The least makespan of a run in seconds, and its cause: WORK, ARRIVALS or PROGRAM."""
+    """A lower bound on a run's makespan in seconds, and its cause: WORK, ARRIVALS or PROGRAM."""
 
     least_s: float
     cause: str

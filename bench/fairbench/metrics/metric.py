@@ -104,7 +104,7 @@ class Display(Enum):
 class Shown(NamedTuple):
     """How a metric appears in one display, as a column, line or headline.
 
-    - ``position`` sorts the metrics of the display; the lowest position comes first.
+    - ``position`` orders the metrics of a display; the lowest position comes first.
     - ``heading`` replaces the metric's heading, and ``form`` replaces its number format.
     - If a table is too wide, the columns with the lowest ``dropped`` are left out first; a column
       is never left out if ``dropped`` is None.
@@ -122,7 +122,7 @@ class Shown(NamedTuple):
 class Column(NamedTuple):
     """The column of a metric in a table; ``heading`` has one or two lines.
 
-    All attributes but ``heading`` are described at ``Metric`` and ``Shown``.
+    ``Metric`` and ``Shown`` describe all attributes except ``heading``.
     """
 
     key: str
@@ -161,7 +161,7 @@ class Metric:
 
     - ``heading`` is the metric's name in words.
     - ``column`` is the title of a narrow column; the default is heading and unit.
-    - ``meaning`` is the text on the reference page; the default is the heading.
+    - ``meaning`` is the metric's text on the reference page; the default is the heading.
     - ``page`` is a link to a page that explains the metric.
     - ``digits`` is the number of decimals in lines that show a mean with its interval; the default
       follows from ``form``.

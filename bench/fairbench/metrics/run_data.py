@@ -275,7 +275,7 @@ class RunData:
     def worst_shares(self) -> dict[float, Floats]:
         """The lowest fraction of its fair share that each client got in a window, by window length.
 
-        The key 0 stands for all periods in which the client was backlogged, instead of a window.
+        The window length 0 stands for all periods in which the client was backlogged.
         """
         line = self.timeline
         if line is None:

@@ -179,7 +179,7 @@ class RecordedSessions:
         return [float(np.median(one)) if len(one) else NAN for one in rates]
 
     def turns_per_min(self) -> list[float]:
-        """Return each client's finished calls per minute in which a session was active."""
+        """Return each client's finished calls per minute of active session time."""
         rows = np.flatnonzero(self._arrived)
         turns, active_s = (
             np.bincount(self._client[rows], values[rows], self._clients).tolist()

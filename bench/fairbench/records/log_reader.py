@@ -31,7 +31,7 @@ MAX_COLUMNS = 2_000
 SHOWN_ROWS = 100  # limit on rows without an end time whose columns error messages can name
 NUMERIC = frozenset({*naming.COUNTS, *naming.MOMENTS, *naming.LENGTHS})
 WRAPPERS = ("data", "items", "result", "results", "observations", "runs", "logs", "records", "rows")
-"""Keys of the list of records in a file that is a single object, such as an API's answer."""
+"""Keys under which a file with a single object, such as an API's answer, lists its records."""
 CONTAINER = {"log", "stream", "time"}
 """The keys of a line that Docker writes to the log of a container."""
 

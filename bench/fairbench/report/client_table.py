@@ -32,8 +32,8 @@ FEW = "?"  # This mark follows a percentile that was computed from too few laten
 def client_columns(summary: Summary, beside: int = 0) -> list[Column]:
     """Return the columns of the table of clients.
 
-    The high percentile is P99, or P95 if there are too few latencies for a P99. ``beside`` is a
-    second high percentile to show; 0 means none.
+    The columns show the P99 latency, or the P95 if there are too few latencies for a P99.
+    ``beside`` is a second percentile to show; 0 means none.
     """
     tail, chosen = shown_client_tail([summary]), chosen_percentiles(summary)
     columns = columns_of(Display.CLIENTS, tail, chosen, beside=beside)
@@ -152,7 +152,7 @@ def lorenz_of_service(summary: Summary) -> Lorenz | None:
 
 
 def share_ratios(summary: Summary) -> list[float]:
-    """Return the clients' defined ratios of service to fair share, smallest first."""
+    """Return the known ratios of clients' service to fair share, smallest first."""
     found = (row["entitlement_ratio"] for row in summary["clients"])
     return sorted(one for one in found if one is not None)
 

@@ -197,7 +197,7 @@ class Compared(NamedTuple):
 
 
 def compared(cells: Sequence[SchedulerResults]) -> list[Compared]:
-    """Return the configurations, each with its best scheduler by latency.
+    """Return each configuration with its best scheduler by latency.
 
     A configuration's best scheduler has a significantly lower latency than all other schedulers
     over several seeds, or a lower latency in an exact replay.

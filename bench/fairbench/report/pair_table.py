@@ -329,7 +329,7 @@ def signed(found: Difference, form: Form) -> str:
 
 
 def signed_interval(found: Difference, form: Form) -> str:
-    """Return an interval as ``[low, high]``, or as ``> low`` or ``< high`` with an unknown end."""
+    """Return an interval as ``[low, high]``, or ``> low`` or ``< high`` if one end is unknown."""
     if found.decisive == 0:
         return ""
     low, high = (

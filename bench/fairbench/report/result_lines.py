@@ -245,7 +245,7 @@ def _instant(time_s: float, clock: ClockTime | None) -> str:
 
 
 def stall_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield lines (label, text) on clients that stall others, or on why stalls are unknown."""
+    """Yield lines (label, text) on clients' stalls and their causes, or why stalls are unknown."""
     if why := summary.get("notes", {}).get("stalls"):
         yield "stalls", f"unknown: {why}"
         return

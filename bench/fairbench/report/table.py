@@ -103,9 +103,9 @@ CUT = "…"
 def cut_apart(names: Iterable[str], width: int) -> dict[str, str]:
     """Shorten each name to at most ``width`` characters by cutting its middle.
 
-    If two names would become equal, the starts of all names are cut instead of the middles. If two
-    names would still become equal, the ends of all names are cut. If no cut keeps all names
-    different, the middles are cut.
+    If cutting the middles makes two names equal, the starts of all names are cut. If cutting the
+    starts also makes two names equal, the ends are cut. If cutting the ends also makes two names
+    equal, the middles are cut.
     """
     given = tuple(dict.fromkeys(names))
     tried = [

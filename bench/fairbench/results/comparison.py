@@ -169,8 +169,8 @@ def compared_summary(
     ``sharing_incentive_p50``, ``_p95`` and ``_p99`` are those of the worst-off well-behaved client.
 
     Each client's row gets ``entitlement_best_tok_s``, ``entitlement_best_ratio`` and
-    ``sharing_incentive_*``. ``upper_bounds`` and ``censored`` list keys of upper and of lower
-    bounds; ``notes`` explains nulls.
+    ``sharing_incentive_*``. ``upper_bounds`` lists the keys whose values are upper bounds, and
+    ``censored`` lists lower bounds; ``notes`` explains null values.
     """
     beside = RunBeside(summary, best, alone, contended=contended)
     notes, censored = dict(summary["notes"]), list(summary["censored"])

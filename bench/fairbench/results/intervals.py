@@ -232,7 +232,7 @@ class Difference:
     def more_seeds(self, level: float = LEVEL) -> int | None:
         """Estimate how many more seeds make a scheduler's difference significant; None if too many.
 
-        The number is only a rough guide, because few seeds give its mean and spread.
+        The estimate is rough, because few seeds determine the mean and the spread.
         """
         if self.deviation is None or self.mean is None or self.obstacle:
             return None

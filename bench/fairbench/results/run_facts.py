@@ -213,9 +213,9 @@ def run_window(spec: ExperimentSpec, last_arrival_s: float, now_s: float) -> rec
     """Return the window of the metrics: from the end of the warm-up to the end of arrivals.
 
     The window is the whole run if the experiment asks for this, or if the window after the warm-up
-    would be very short. The window is very short if a fixed number of programs arrives within the
-    warm-up, if all programs of a trace arrive at once, or if the run is interrupted. A window of
-    the whole run includes the time ``now_s``, at which the last tokens arrive.
+    would be very short. The window is very short if all programs arrive at once or within the
+    warm-up, or if the run is interrupted. A window of the whole run includes the time ``now_s``, at
+    which the last tokens arrive.
     """
     whole = records.Window(0.0, nextafter(now_s, inf))
     end_s = spec.duration_s

@@ -26,7 +26,7 @@ class LocationNode(Node):
 
 
 class Holders(NamedTuple):
-    """A bit set of the ``workers`` whose caches hold a prefix of ``tokens`` tokens."""
+    """The ``workers`` (a bit set) whose caches hold a prefix of ``tokens`` tokens."""
 
     tokens: int
     workers: int

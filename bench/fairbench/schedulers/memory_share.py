@@ -71,8 +71,8 @@ class MemoryShare:
     Args:
         share: Function that returns the memory share of a client in tokens.
         memory: The clients' KV memory at the worker.
-        name_of: Function that returns a client's name in ``memory`` and ``share``. All clients that
-            a real engine's eviction policy does not know have the same name.
+        name_of: Function that returns a client's name in ``memory`` and ``share``. In a real
+            engine, all clients unknown to the eviction policy share a name.
     """
 
     def __init__(

@@ -216,7 +216,7 @@ class Changes:
             self._forgotten = self._noted.pop(next(iter(self._noted)))
 
     def exported(self, since: int) -> list[str] | None:
-        """Begin a new version of the sums; return the clients whose sums changed after ``since``.
+        """Return the clients whose sums changed after version ``since``; begin a new version.
 
         The returned clients are sorted by the time at which their sums last changed. Returns None
         if the next message must contain all clients. A call takes time in proportion to the number

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 Start: TypeAlias = Callable[[Job, Callable[[], None]], None]
-"""A function that starts a program and calls its second argument when the program ends."""
+"""A function that starts a program; its second argument is called when the program ends."""
 
 
 class InFlightLimit:

@@ -308,8 +308,8 @@ def _service(log: IntegerTable) -> ServiceRows:
 def _arrays(log: IntegerTable, order: Ints | None) -> dict[str, Any]:
     """Return the columns of a log, and release the log.
 
-    Columns in picoseconds become columns in seconds. ``order`` is the new order of the rows, or
-    None to keep the log's order.
+    Times in picoseconds are converted to seconds. ``order`` is the new order of the rows, or None
+    to keep the log's order.
     """
     arrays: dict[str, Any] = {}
     for name in log.names:

@@ -220,7 +220,7 @@ def simulate(
 
 @contextmanager
 def engine_code(spec: ExperimentSpec) -> Iterator[EngineCode | None]:
-    """Yield the installed engine whose code makes the decisions of a run, or None without one."""
+    """Yield the installed engine whose code the run uses, or None if ``engine_code`` is not set."""
     if spec.engine_code is None:
         yield None
         return
@@ -309,7 +309,7 @@ class Simulation:
 
     @property
     def logs(self) -> Logs:
-        """The logs from which the tables of the simulation's result are made."""
+        """The logs that become the tables of the simulation's result."""
         cluster = self.cluster
         return Logs(cluster.request_log, cluster.program_log, self.log, self.memory_log)
 
@@ -333,7 +333,7 @@ class Simulation:
     ) -> bool:
         """Simulate until every program has ended or the run's time limit is reached.
 
-        Return False if ``interrupted`` returned true before the end.
+        Return False if ``interrupted`` ended the simulation early.
         """
         report_at_ps = 0
         goes_on = True
@@ -432,7 +432,7 @@ class Simulation:
         return {} if audit is None else {"pinned_beyond_share": asdict(audit)}
 
     def _hit_alone(self, source: Source | None) -> dict[str, float]:
-        """Return each client's cache hit rate in a run alone, or {} if memory is not recorded."""
+        """Return the cache hit rates of clients that run alone, or {} if memory is not recorded."""
         if self.memory_log is None:
             return {}
 

@@ -365,7 +365,7 @@ class Source:
         return self._counter.count(text) if text else 0
 
     def _joined_tokens(self, index: int) -> int:
-        """Join articles to about ``JUDGE_ARTICLE_TOKENS`` tokens; return the number of tokens.
+        """Return the length of joined articles in tokens, about ``JUDGE_ARTICLE_TOKENS``.
 
         Each joined text begins with a different article, so no two joined texts share a prefix.
         """

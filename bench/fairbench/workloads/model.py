@@ -125,7 +125,7 @@ class FileTable(BaseModel):
 
 
 class Group(FileTable):
-    """A group of ``count`` consecutive clients, starting with client number ``client``."""
+    """A group of ``count`` consecutive clients, from client number ``client`` on."""
 
     client: Annotated[int, Field(ge=0, lt=MAX_CLIENTS)]
     # A group without ``count`` consists of one client.

@@ -177,7 +177,7 @@ class OwnCode(ABC):
 
     @abstractmethod
     def _replica(self, parts: WorkerParts, channel: Channel) -> RemoteReplica:
-        """Return a replica with an empty KV cache; ``channel`` leads to the replica's process."""
+        """Return a replica without cached tokens; ``channel`` connects to the replica's process."""
 
     def close(self) -> None:
         """End the run, and keep an idle process for the next run with this Python and engine."""

@@ -285,7 +285,7 @@ class Eviction:
         return self.of_batch(original, batch, *args, **named)
 
     def of_batch(self, original: Original, batch: Any, *args: Any, **named: Any) -> Any:
-        """Wrap a method that may evict, and record the batch whose requests need the memory."""
+        """Wrap a method that may evict tokens; record the batch for which memory is needed."""
         self._batch = batch
         return original(batch, *args, **named)
 

@@ -73,7 +73,7 @@ class SGLangHome(EngineHome):
 
     @staticmethod
     def name_of(theirs: Req) -> Req:
-        """Return the request object itself, which serves as its key."""
+        """Return ``theirs`` itself, because SGLang's request objects serve as keys."""
         return theirs
 
     def accepts(self, req: Req, now_s: float) -> bool:

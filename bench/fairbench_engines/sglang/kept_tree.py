@@ -188,7 +188,7 @@ def _place(ids: Sequence[int], depth: int, namespace: Hashable) -> Hashable:
 
 
 def before(owner: Any, name: str, hear: Callable[..., None]) -> None:
-    """Before each call of ``owner``'s method ``name``, pass its arguments to ``hear``."""
+    """Wrap the method ``name`` of ``owner``: each call first passes its arguments to ``hear``."""
     method = getattr(owner, name)
 
     def watched(*args: Any, **named: Any) -> Any:

@@ -119,7 +119,7 @@ class SGLangLiveBatch:
         self._scheduler: Any = None
 
     def show_batch(self, batch: Any, scheduler: Any = None) -> None:
-        """Read requests from ``batch``, and free memory from ``scheduler`` unless it is None."""
+        """Show the requests of ``batch``, and the free memory of ``scheduler`` if given."""
         self._batch, self._scheduler = batch, scheduler or self._scheduler
 
     @property

@@ -220,7 +220,7 @@ class VLLMHome(EngineHome):
                 self.view.grown(tracked.request)
 
     def __bool__(self) -> bool:
-        """Return whether the pass has a candidate; vLLM asks before each admission."""
+        """Return whether the admission pass has a candidate; vLLM asks before each admission."""
         if not self._in_pass or self._engine.is_full():
             return len(self) > 0
         return self.peek_request() is not None

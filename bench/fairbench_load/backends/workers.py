@@ -101,7 +101,7 @@ class Workers:
         return same_workers(spec, self._spec)
 
     def server_info(self) -> dict[str, Any]:
-        """Return ``/server_info`` of the first worker.
+        """Return the first worker's answer to ``/server_info``.
 
         Raises RunFailed if the worker does not answer.
         """

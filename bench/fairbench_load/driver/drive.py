@@ -133,7 +133,7 @@ POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class DriveResult:
-    """The outcome of sending the load of a run; ``complete`` is False after an interruption."""
+    """The outcome of sending a run's load; ``complete`` is False after an interruption."""
 
     complete: bool
     end_s: float

@@ -169,7 +169,7 @@ class ServerProcess:
     ) -> None:
         """Start a command under ``reaper.py``, which ends the command when this process ends.
 
-        If ``reaped`` is True, the command itself starts ``reaper.py`` on another machine.
+        ``reaped`` means that ``command`` itself starts ``reaper.py``, on another machine.
         """
         under = () if reaped else (sys.executable, "-I", "-S", reaper.__file__, str(grace_s))
         self._log_path = log_path

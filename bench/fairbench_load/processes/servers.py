@@ -282,7 +282,7 @@ class Supervisor:
 
 @contextmanager
 def supervised(servers: Sequence[Server]) -> Iterator[None]:
-    """Restart servers that end, in a separate thread, until the ``with`` block ends."""
+    """Start a thread that restarts ended servers until the ``with`` block ends."""
     supervisor, over = Supervisor(servers, time.monotonic), Event()
 
     def watch() -> None:

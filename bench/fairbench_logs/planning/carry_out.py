@@ -42,7 +42,7 @@ class _Walk:
         self.wanted = next(search)
 
     def continue_with(self, enough: Mapping[int, bool]) -> None:
-        """Continue the search; ``enough`` says which of the ``wanted`` sizes meet the targets."""
+        """Continue the search; ``enough`` tells which sizes in ``wanted`` meet the targets."""
         try:
             self.wanted = self._search.send(enough)
         except StopIteration as end:

@@ -40,7 +40,7 @@ class SmallestSize(NamedTuple):
 def bisected(low: int, high: int) -> Search:
     """Find the smallest sufficient size from ``low`` to ``high`` by bisection.
 
-    The sizes around the smallest sufficient size are tested as well. If some size passes and a
+    Cluster sizes just below and above the result are tested as well. If some size passes and a
     larger size fails, every size below the smallest sufficient size is tested. If the largest size
     ``high`` is insufficient, some smaller sizes are tested as well.
     """

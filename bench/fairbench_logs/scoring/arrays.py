@@ -55,7 +55,7 @@ def arrays_of(
         requests: The requests that were read from the file.
         client: Name of the client to which all requests belong if the file names no clients.
         part: The number of the file, so that programs of different files stay distinct.
-        mended: The counter of corrected requests, which the function increases.
+        mended: A counter to which the function adds the number of corrected requests.
         per_client: Whether a session number that two clients use denotes two programs.
     """
     columns, length = requests.columns, len(requests)

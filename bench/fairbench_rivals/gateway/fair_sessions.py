@@ -48,9 +48,9 @@ class FairSessions(PlacementGate[VisitingSession]):
 
     If K sessions fit into memory, and a turn has at most L_in input and L_out output tokens, a
     client's counter is at most K x ``turns`` x (L_in + w_out x L_out) above the counter of a
-    waiting client. This bound on counters holds because a client with a higher counter resumes no
-    session, and each of its sessions in memory has at most ``turns`` turns before the session
-    waits. A session with sub-agents waits only when none of its turns runs.
+    waiting client. The bound holds because a client with a higher counter than a waiting client
+    resumes no session. Each session in memory has at most ``turns`` turns before the session waits.
+    A session with sub-agents waits only when none of its turns runs.
     """
 
     name = "fair-sessions"

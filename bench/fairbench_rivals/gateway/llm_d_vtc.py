@@ -20,8 +20,8 @@ class LlmdVTC(FlowPolicy):
     only for a part of its outputs. A client without a counter starts at the lowest counter of the
     waiting clients. An idle client keeps its counter until its queue is forgotten. Unlike in VTC,
     the counter is not raised when the client returns, so an idle client may save up an unlimited
-    amount of service. In a fixed set of clients, no client starves. An endless sequence of new
-    clients can starve a client.
+    amount of service. In a fixed set of clients, no client starves. If new clients keep arriving,
+    another client can starve.
     """
 
     name = "llm-d-vtc"

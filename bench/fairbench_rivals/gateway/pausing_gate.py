@@ -42,7 +42,7 @@ class PlacedSession(GateSession):
 
 
 class Use(NamedTuple):
-    """The load of a replica: the tokens and the number of its active sessions."""
+    """The load of a replica: the total tokens and the number of its active sessions."""
 
     tokens: float
     sessions: int
@@ -66,8 +66,8 @@ class PlacementParams:
 
     ``admit`` chooses which new session is admitted first: the session with the fewest tokens
     (``smallest``, as published), with the most tokens (``largest``) or the oldest (``fifo``). The
-    orders ``largest`` and ``fifo`` come from SARPAT/thunderagent-churn-study. A turn that has
-    waited for ``forced_s`` seconds is sent even without free memory.
+    values ``largest`` and ``fifo`` of ``admit`` come from SARPAT/thunderagent-churn-study. A turn
+    that has waited for ``forced_s`` seconds is sent even without free memory.
     """
 
     admit: Literal["smallest", "largest", "fifo"] = "smallest"

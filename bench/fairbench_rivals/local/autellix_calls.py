@@ -63,7 +63,7 @@ class Promotions:
         self._announced = count()
 
     def time_s(self, request: Request, call: CallTimes) -> float:
-        """Return when the program will have waited ``beta`` times its service time."""
+        """Return the time at which the program will have waited ``beta`` times its service time."""
         if not (call.queue and self._beta) or call.since_s is None:
             return inf
         program = self._programs[request]

@@ -70,7 +70,7 @@ def sign(pair: Pair, seen: Seen) -> Outcome:
 def shown(pair: Pair, seen: Sequence[Seen]) -> str:
     """Return the range of values over seeds as text, such as ``1.08x to 1.23x``.
 
-    A bound is marked with ``<`` or ``>``.
+    A value that is only a bound begins with ``<`` or ``>``.
     """
     values = sorted((one.value, one.bound) for one in seen if one.value is not None)
     if not values:

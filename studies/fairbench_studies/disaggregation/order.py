@@ -43,7 +43,7 @@ class Shape(NamedTuple):
 
 Values = Mapping[str, float]
 Points = Mapping[Shape, Mapping[str, Values]]
-"""The metrics and the mean output length (``answer``), by load and prefill-to-decode ratio."""
+"""``METRICS`` and the mean output length (``answer``), by load and prefill-to-decode ratio."""
 
 
 def measured(file: Path) -> Points:

@@ -32,7 +32,7 @@ class Estimate(NamedTuple):
         return exp(self.gain)
 
     def interval(self, level: float) -> tuple[float, float]:
-        """Return the confidence interval of ``factor``, or (0, infinity) with too few seeds."""
+        """Return the confidence interval of ``ratio``, or (0, infinity) with too few seeds."""
         if not self.degrees:
             return 0.0, inf
         reach = quantile(1 - level / 2, self.degrees) * self.error

@@ -32,7 +32,8 @@ NAME = "frontier-tuning"
 class Trial(NamedTuple):
     """A scheduler pair and its settings, which the study tries in all configurations.
 
-    A ``max_running_requests`` of 0 means the workload's limit, and a quantum of 0 the default.
+    A ``max_running_requests`` of 0 means the workload's limit; a ``quantum`` of 0 means the
+    default.
     """
 
     pair: str

@@ -1,9 +1,9 @@
 """Verdicts on a claim, and the comparison of two schedulers over paired seeds.
 
 A claim that one scheduler exceeds another holds if the 95% interval of the paired difference lies
-above a threshold. The claim is reversed if the interval lies below the threshold, and otherwise
-inconclusive. A single seed gives no interval; a claim then holds if the difference exceeds the
-threshold.
+above a threshold. If the interval lies below the threshold, the claim is reversed. If the threshold
+lies in the interval, the claim is inconclusive. A single seed gives no interval; a claim then holds
+if the difference exceeds the threshold.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def _tails(longest_s: Floats, waited_for: Flags) -> Floats:
     """Return, for each depth, the least time from the end of a call to the program's end.
 
     Args:
-        longest_s: A call's largest sum of pause and duration (s), by depth in the program.
+        longest_s: The largest sum of a call's pause and duration (s), by depth in the program.
         waited_for: Whether a depth has a single call that all calls at the next depth wait for.
     """
     after_s = np.where(waited_for, np.append(longest_s[1:], 0.0), 0.0)

@@ -13,7 +13,7 @@ Case = tuple[tuple[str, Any], ...]
 
 
 def case(**settings: Any) -> Case:
-    """Return a case with the given settings of the routers."""
+    """Return a case whose routers have the given settings."""
     return tuple(settings.items())
 
 

@@ -57,7 +57,7 @@ class Drift(NamedTuple):
     unheard: float
 
     def changes(self, alone: Drift) -> NDArray[Any]:
-        """Return, for each seed, by how many points ``shares`` exceeds one router's (``alone``)."""
+        """Return each seed's share minus one router's share (``alone``), in percentage points."""
         return np.asarray(100 * (np.array(self.shares) - np.array(alone.shares)))
 
 

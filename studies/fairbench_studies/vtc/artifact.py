@@ -106,9 +106,9 @@ def differences(trace: Trace, weights: ServiceWeights = WEIGHTS) -> Differences:
 
 
 def response_times(trace: Trace, points_s: Floats, window_s: float = WINDOW_S) -> Floats:
-    """Return the mean time to first token (s) in windows, shape (clients, points).
+    """Return the clients' mean time to first token (s) in windows, shape (clients, points).
 
-    A client's mean is NaN in a window in which none of its requests had its first token.
+    The mean time is NaN if no first token of the client came in the window.
     """
     served = trace.finished
     latency_s = trace.first_token_latency_s[served]

@@ -350,8 +350,8 @@ def point_chart(
     """Draw the marks of all series, and a horizontal line at y = ``limit``.
 
     Args:
-        series: The series, at least one of which has a point. With ``log_x`` every x is positive,
-            and with ``log_y`` every y is positive.
+        series: The series, at least one of which has a point. With ``log_x`` every x must be
+            positive, and with ``log_y`` every y.
         whole_x: If True, the x axis begins at 0 and has ticks at whole numbers only.
         x_ticks: The labelled ticks of the x axis; if empty, the ticks are at round values.
     """
@@ -534,7 +534,7 @@ BAR_ROW_PX, BAR_PX, BAR_LABELS_PX, COUNTS_PX = 26, 18, 118, 44
 
 
 class Bar(NamedTuple):
-    """A bar from ``low`` to ``high``; ``text`` follows the bar, ``series`` numbers its colour."""
+    """A bar from ``low`` to ``high``, followed by ``text``; ``series`` selects its colour."""
 
     label: str
     low: float

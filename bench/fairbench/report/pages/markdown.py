@@ -41,7 +41,7 @@ def table(
 ) -> Iterator[str]:
     """Yield the lines of a Markdown table; ``write`` converts a cell to Markdown.
 
-    Rows that are too short get empty cells.
+    Missing cells at the end of a row stay empty.
     """
     yield _markdown_row(map(escaped, headings))
     yield _markdown_row(["---"] * len(headings))

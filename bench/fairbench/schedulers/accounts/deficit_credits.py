@@ -280,7 +280,7 @@ class Credits(Account):
 
 
 MayRefill = Callable[[WaitingView, str], bool]
-"""A function that returns whether a tenant's clients may get quanta when none has credit."""
+"""A function that returns whether a tenant's clients may get quanta if none of them has credit."""
 
 
 @dataclass

@@ -30,10 +30,10 @@ Own: TypeAlias = tuple[int, str]
 class ClientLine:
     """The requests of an owner (a client or a tenant) that wait because of the owner's limit.
 
-    Each arriving request gives its client a turn: the right to send one request of the same
-    priority. Turns are taken by priority, the highest first, and then in order of arrival. In a
-    turn, the client sends the first request of its oldest program, so that programs that have begun
-    precede new programs.
+    Each arriving request gives its client a turn, which is the right to send one request of the
+    same priority. Turns are taken in order of priority, from the highest, and then in order of
+    arrival. In a turn, the client sends the first waiting request of its oldest program, so that
+    programs that have begun go before new programs.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class ClientLine:
         self._places[request] = priority, number
 
     def first_request(self) -> Request:
-        """Return the request that is sent next. Raises ValueError if no request is waiting."""
+        """Return the request that will be sent next. Raises ValueError if no request is waiting."""
         priority = max(self._turns)
         heap = self._heaps[priority, next(iter(self._turns[priority].values()))]
         while True:

@@ -113,14 +113,13 @@ class GatewayParams:
 class AdmissionParams:
     """Parameters of admission control.
 
-    ``policy`` says whether a request that would miss its deadline is refused or demoted. ``ahead``
-    tells the ``Estimator`` which waiting requests are served before a new request, and should match
-    the local scheduler. ``margin`` multiplies estimated latencies; a value above 1 refuses more
-    requests. A request that would be late at the router's worker, but in time at another worker, is
-    sent to the worker with the least lateness. From ``aging_s`` seconds after its arrival, a
-    demoted request is treated like other requests. ``profile`` names the timing profile that
-    predicts latencies on real servers; in a simulation, the timing profile of the experiment is
-    used instead.
+    ``policy`` decides whether a request that would miss its deadline is refused or demoted.
+    ``ahead`` tells the ``Estimator`` which waiting requests are served before a new request, and
+    should match the local scheduler. ``margin`` multiplies estimated latencies; a value above 1
+    refuses more requests. A request that would be late at the worker chosen by the router, but in
+    time elsewhere, is sent to the worker with the least lateness. From ``aging_s`` seconds after
+    its arrival, a demoted request is treated like other requests. ``profile`` names the timing
+    profile of real servers; a simulation uses the timing profile of its experiment.
     """
 
     policy: Literal["off", "refuse", "demote"] = OFF

@@ -184,7 +184,7 @@ class Autoscaler:
     def move_half(
         self, key: PrebleNode, worker: int, window: GpuWindow, to: int, tree: PrebleTree
     ) -> None:
-        """Send half of the load of longer prompts that begin with ``key`` to the GPU ``to``.
+        """Move half of the load of prompts that extend the prefix ``key`` to the GPU ``to``.
 
         The prefix's recorded queueing times at ``worker`` are deleted, so the prefix is copied
         again only if new queueing times grow.

@@ -279,7 +279,7 @@ class CreditExchange:
     def join_peers(self) -> None:
         """Begin to share the credits with other routers.
 
-        Raises UsageError for a tree of tenants.
+        Raises UsageError if the credits form a tree of tenants.
         """
         if self.credits.in_tree:
             raise UsageError(

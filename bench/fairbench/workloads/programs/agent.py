@@ -23,7 +23,8 @@ class Agent(Conversation):
     class Params:
         """Text lengths are in tokens; step counts are uniform in [``steps_min``, ``steps_max``].
 
-        The time until an observation is exponential with the mean ``step_gap_s`` in seconds.
+        The time until an observation is exponentially distributed with a mean of ``step_gap_s``
+        seconds.
         """
 
         steps_min: Annotated[int, Ge(1), Le(1000)]

@@ -1,4 +1,4 @@
-"""The interface of program kinds, types of their parameters, and random lengths and gaps.
+"""The interface of program kinds, their parameter types, and random lengths and time gaps.
 
 Random lengths have a lognormal distribution, clipped to a range; the requested mean is the mean
 after clipping.

@@ -97,8 +97,8 @@ OFF = (
 class Absent:
     """A stand-in for a part of SGLang that does not affect scheduling.
 
-    Every missing attribute is a function that does nothing. A MagicMock would store every call, and
-    would take longer than the replaced SGLang code.
+    A missing attribute is another stand-in, and a call of a stand-in does nothing. A MagicMock
+    would store every call, and would run longer than SGLang's own code.
     """
 
     def __init__(self, **attributes: Any) -> None:

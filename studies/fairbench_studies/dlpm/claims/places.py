@@ -101,7 +101,7 @@ def contended(runs: Iterable[BySeed]) -> bool:
     """Return whether clients competed for service under all schedulers.
 
     If the servers are not saturated, throughput equals demand under any scheduler. The fraction of
-    time with empty queues varies by chance, so the mean over the seeds decides.
+    time with empty queues varies by chance and is averaged over the seeds.
     """
     return all(_competed(list(of.values())) for of in runs)
 

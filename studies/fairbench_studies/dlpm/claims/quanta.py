@@ -34,7 +34,7 @@ def swept_over(
 
 
 def judge_worker_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge whether D2LPM gets faster than all other schedulers, and less fair, as Q^w grows."""
+    """Judge whether D2LPM becomes the fastest scheduler, and less fair, as Q^w grows."""
     mine = chosen(cells, scenario="s2")
     least, most = PAPER_QUANTA
     swept = swept_over(mine, fig10.quantum_of)

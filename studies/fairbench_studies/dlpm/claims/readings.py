@@ -140,7 +140,7 @@ def with_readings(number: int, parts: Sequence[Part], found: Mapping[str, Tried]
 
 
 def _outcome(outcomes: Outcomes, number: int, text: str) -> Outcome | None:
-    """Look up a verdict by the text of a part, or by this text without the ending ``SEVERAL``."""
+    """Return a part's verdict, stored under ``text`` with or without the ending ``SEVERAL``."""
     return outcomes.get((number, text), outcomes.get((number, text.removesuffix(SEVERAL))))
 
 

@@ -76,7 +76,7 @@ def judge_responses(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 class Responses(NamedTuple):
-    """A scheduler's mean response time (s) over all clients, and the longest of clients 1 and 2."""
+    """A scheduler's mean response time (s), and the longest response time of clients 1 and 2."""
 
     mean_s: float
     most_s: float
@@ -91,7 +91,7 @@ def _responses(runs: Runs, others: Sequence[str]) -> dict[str, Responses]:
 
 
 class Stall(NamedTuple):
-    """The longest response time of clients 1 and 2 under Preble, and the workers' idlest period.
+    """The longest response time of clients 1 and 2 under Preble, and the least busy period.
 
     ``busy`` is the busy fraction in the least busy ``STALL_S`` seconds, which begin at ``since_s``.
     """

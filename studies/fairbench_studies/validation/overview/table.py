@@ -109,7 +109,7 @@ def _within(errors: Sequence[float], metric: str) -> int:
 
 
 def overview_text(points: Sequence[Point]) -> str:
-    """Return the table of all measured runs as text, with a line for all runs together."""
+    """Return the table of measured runs as text, with a line that summarizes all runs."""
     rows = rows_of(points)
     tested = [point for row in rows for point in row.tested]
     limits = ", ".join(f"{name} {WITHIN_PCT[name]:g}%" for name in METRICS)

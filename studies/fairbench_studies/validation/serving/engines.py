@@ -40,9 +40,9 @@ SYNC_HOST_MS = 2.5
 """The time (ms) that the GPU idles between two steps of vLLM with synchronous scheduling.
 
 vLLM issue 10634 reports that the GPU idles 5 to 6 ms between steps, and expects 2 to 3 ms if the
-server's threads do not block each other. Profiles measured on a server contain this idle time. With
-asynchronous scheduling, the GPU never waits for the host, so ``host_ms`` of profiles that were not
-measured on a server is set to 0.
+server's threads do not block each other. Profiles measured on a server include the GPU's idle time
+between steps. With asynchronous scheduling, the GPU never waits for the host, so ``host_ms`` of
+profiles that were not measured on a server is set to 0.
 """
 # If a profile was not measured on a server, the profile's grade begins with a text in
 # ``_NOT_SERVED``.
@@ -141,7 +141,7 @@ def _settings(run: ServingRun) -> tuple[object, ...]:
 
 
 def most_decoding_tokens(run: ServingRun) -> int:
-    """Return the most prompt tokens that decoding requests held at the same time, as measured."""
+    """Return the measured maximum of the total prompt tokens of decoding requests."""
     served = run.served
     tokens = run.prompt_tokens[served]
     first_s = (run.submit_s + run.ttft_s)[served]

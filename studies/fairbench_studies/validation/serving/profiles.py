@@ -32,7 +32,7 @@ def gpu_name(text: str) -> str:
 
 
 def host_cost_text(policy: str) -> str | None:
-    """Describe a policy's CPU time in the DLPM authors' fork of SGLang; None if it is unknown."""
+    """Return a text on a policy's CPU time in the DLPM authors' SGLang fork, or None if unknown."""
     if policy not in FORK_HOST_MS:
         return None
     iteration_ms, request_ms = FORK_HOST_MS[policy]
