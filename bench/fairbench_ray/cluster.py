@@ -36,7 +36,7 @@ class RayCluster:
 
     A task is restarted if its node is lost, or if the whole cluster was unreachable for a while.
     Files that a ``Saving`` task saves on a node are copied to this machine. All tasks end when the
-    process of the executor ends. ``LocalProcesses`` explains which functions can be tasks.
+    executor's process ends. ``LocalProcesses`` explains which functions can be tasks.
     """
 
     def __init__(self, address: str | None = None) -> None:

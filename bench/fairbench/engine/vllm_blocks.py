@@ -699,7 +699,7 @@ class ClientBlockCache(BlockCache):
         return bool(node.waiters)
 
     def end_use(self, node: ClaimedRun) -> None:
-        """Do nothing. Requests free parent blocks last, so parents are used later than children."""
+        """Do nothing, because requests already free child blocks before parent blocks."""
 
     def cut(self, node: ClaimedRun, tokens: int) -> None:
         """Split ``node`` so that it keeps only its last ``tokens`` tokens, in whole blocks."""

@@ -210,7 +210,7 @@ def goodput_of(tables: Tables, facts: Facts) -> Goodput:
 
 
 def met_ratio(counts: Sequence[ClientGoodput]) -> float:
-    """Return the fraction of the demanded requests that met their targets."""
+    """Return the fraction of requests that met their targets; unsent requests count as missed."""
     return ratio(sum(one.met for one in counts), sum(one.asked for one in counts))
 
 

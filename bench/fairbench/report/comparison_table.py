@@ -108,7 +108,7 @@ def _hidden(cells: Iterable[SchedulerResults]) -> Iterator[str]:
 
 
 def any_limited(cells: Iterable[SchedulerResults]) -> bool:
-    """Return whether some run's throughput reflects the clients' demand, not the capacity."""
+    """Return whether low demand, not the cluster's capacity, limits the throughput of any run."""
     return any(cell.demand_limited for cell in cells)
 
 

@@ -230,7 +230,7 @@ class Difference:
         return "only bounds are known" if self.bounded and known is None and self.runs else ""
 
     def more_seeds(self, level: float = LEVEL) -> int | None:
-        """Estimate how many more seeds make a scheduler's difference significant; None if too many.
+        """Estimate how many more seeds make a difference significant; None if over ``MOST_SEEDS``.
 
         The number is only a rough guide, because few seeds give its mean and spread.
         """

@@ -62,7 +62,7 @@ class Claim:
 
 
 def number(text: str, value: float, low: float, high: float, shown: str) -> Part:
-    """Judge whether ``value`` lies from ``low`` to ``high``. ``shown`` is ``value`` as text."""
+    """Judge whether ``value`` is between ``low`` and ``high``. ``shown`` is ``value`` as text."""
     outcome = Outcome.HOLDS if low <= value <= high else Outcome.OFF
     return Part(text, outcome if value == value else Outcome.INCONCLUSIVE, shown)
 

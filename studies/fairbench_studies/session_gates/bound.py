@@ -78,8 +78,8 @@ def necessary(
       memory.
     - ``recompute``: the time to recompute contexts that memory cannot keep during pauses. Each
       running call occupies memory for as long as the call would take alone. Memory without running
-      calls keeps the contexts that save the most work for their size and pause, so no scheduler
-      recomputes less work.
+      calls keeps the contexts that save the most work for their size and pause. Every scheduler
+      needs at least this recomputation time.
     - ``lone_p99_s``: the P99 TTFT if each call runs alone and only new tokens are computed.
     """
     pairs = zip(calls.prompt - calls.new, calls.new, strict=True)

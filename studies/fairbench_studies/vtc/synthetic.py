@@ -97,7 +97,7 @@ PHASE_S = 60.0  # seconds of each ON phase and each pause in figure 5; the first
 
 
 def judge_pauses(seeds: Seeds) -> list[Part]:
-    """Judge whether an on-off client is served while it is on, and another client gets the rest."""
+    """Judge whether an on-off client is served while on, and another client in its pauses."""
     done, late, totals = (
         by_seed(seeds, "vtc-on-off-less vtc", name, measure)
         for name, measure in (

@@ -260,8 +260,8 @@ class Retention(EvictionPolicy):
 
     The expected time until the next call is the mean gap between calls in sessions of the same
     client. No tokens are kept for a session that has ended, or for a request without a session. If
-    memory is short, kept tokens are evicted after all other tokens, those with the earliest
-    expected call first; the prefix of a waiting request is evicted last.
+    memory is short, other tokens are evicted before kept tokens. Among kept tokens, those with the
+    earliest expected call are evicted first. The prefix of a waiting request is evicted last.
     """
 
     name = "retention"

@@ -34,7 +34,7 @@ class TraceRow(NamedTuple):
         session: The name of the request's program, or "" if the request is a program by itself.
         end_ns: The time in ns at which the answer was complete, or None if unknown.
         blocks: The identities of the blocks at the beginning of the prompt. Blocks with equal
-            identities have equal content; the rest of the prompt is unique.
+            identities have equal content. Tokens after the last block are unique to the request.
         block_size: The number of tokens in a block.
         synthetic: A description of the parts of the request that were not recorded.
         estimated: The approximate tokens in the text of the blocks, or 0 if they have no text.
