@@ -314,7 +314,7 @@ def _of_column(cells: Sequence[SchedulerResults], column: Column) -> list[str]:
 
 
 def can_tell(cells: Iterable[SchedulerResults]) -> bool:
-    """Return whether several seeds or trace replays allow a test of differences of schedulers."""
+    """Return whether several seeds or trace replays allow a test of scheduler differences."""
     return any(
         len(cell.runs) > 1 or (cell.combined["simulated"] and cell.combined.get("trace"))
         for cell in cells

@@ -335,7 +335,7 @@ def _p(average: float, spread: float, runs: int) -> float:
 def mean_value(values: Sequence[Value]) -> Value:
     """Return the mean of values; if a value is a lower or upper bound, so is the mean.
 
-    The mean is undefined if there are no values, or if lower and upper bounds both occur.
+    The mean is undefined without values, or if lower and upper bounds both occur.
     """
     bounds = {value.bound for value in values if value.bound}
     if not values or len(bounds) > 1:

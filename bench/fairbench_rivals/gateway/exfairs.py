@@ -32,7 +32,7 @@ class RoundTally:
 class ExFairS(FlowPolicy):
     """A policy in which requests of clients with low priority numbers overtake queued requests.
 
-    The rules are those of dadiaokua/ExFairS @9823370b (util/MathUtil.py, util/BaseUtil.py,
+    The rules follow dadiaokua/ExFairS @9823370b (util/MathUtil.py, util/BaseUtil.py,
     config/Config.py). A round lasts 60 s. At the end of a round, each client with an answer gets
     the score 0.3 x (service / service of all clients) + 0.7 x (late answers / answers). The service
     of an answer is input + 2 x output, and an answer after more than 5 s is late. Let d be the

@@ -41,7 +41,8 @@ class Claimant(NamedTuple):
 
     - ``held`` is the client's running and cached tokens; a token that k clients hold counts as 1/k
       for each client.
-    - ``unpinned`` is the number of held tokens that no running request uses, and is above 0.
+    - ``unpinned`` is the number of the client's tokens that no running request uses, and is above
+      0.
     - ``wanted`` is the memory that the client's waiting requests need.
     """
 

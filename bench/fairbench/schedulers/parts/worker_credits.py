@@ -310,8 +310,8 @@ Charge = Literal["input", "uncached", "split", "owner", "gpu-time"]
 class DispatchCharging:
     """Charging of prompt tokens at dispatch, and of output tokens at the request's end.
 
-    With ``ahead``, a client's mean output is charged at dispatch, and corrected at the request's
-    end.
+    With ``ahead``, a client's mean output is charged at dispatch; the charge is corrected when the
+    request ends.
     """
 
     token_ps: Callable[[], float] | None = None

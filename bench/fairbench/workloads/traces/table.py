@@ -149,8 +149,8 @@ class TraceTable:
         blocks: The ids of the blocks of all prompts.
         branch: The number of a sub-agent of the session, or 0 for the session itself.
         shared: The number of tokens at the prompt's beginning that other sessions may share.
-        left_out: The number of requests in the file that the table leaves out.
-        who_left_out: A description of the requests that are left out.
+        left_out: The number of requests in the trace file that are not in the table.
+        who_left_out: A description of the requests that are not in the table.
         synthetic: Descriptions of the parts of the trace that were not recorded.
     """
 
