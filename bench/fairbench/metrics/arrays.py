@@ -80,8 +80,7 @@ def in_order(client: Ints, clients: int) -> tuple[Ints, Ints]:
 class Piecewise:
     """A sum of linear functions of time for each client, evaluated at given times in seconds.
 
-    A linear function (a "piece") is 0 outside ``(start, end]``. Adding a long piece takes as much
-    time as adding a short piece.
+    A linear function (a "piece") is 0 outside ``(start, end]``.
     """
 
     def __init__(self, clients: int, times: Floats) -> None:

@@ -141,7 +141,7 @@ class Goodput:
     """The goodput of a run: ``counts`` holds the goodput of each client with latency targets.
 
     ``promised`` lists the indices of the clients with targets; ``weights`` lists their weights.
-    ``length_s`` is the length of the window in seconds.
+    ``length_s`` is the length of the measurement window in seconds.
     """
 
     counts: list[ClientGoodput]

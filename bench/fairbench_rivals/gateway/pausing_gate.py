@@ -234,7 +234,7 @@ class PausingGate(PlacementGate[P]):
         return changed
 
     def force_waits(self) -> None:
-        """Resume each session with a turn that has waited for ``forced_s`` seconds."""
+        """Resume every session whose turn has waited for ``forced_s`` seconds."""
         while self.waits:
             request, since_s = next(iter(self.waits.items()))
             if since_s + self.params.forced_s > self._now_s:

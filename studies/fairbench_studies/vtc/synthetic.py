@@ -44,7 +44,7 @@ def judge_overload(seeds: Seeds) -> list[Part]:
 
 
 def judge_shares(seeds: Seeds) -> list[Part]:
-    """Judge Jain's index of the service rates under FCFS and VTC."""
+    """Judge Jain's fairness index of the clients' service rates under FCFS and VTC."""
 
     def index(trace: Trace) -> float:
         return jain(rates(trace, 30, 300).tolist())

@@ -26,7 +26,7 @@ class Leaf(NamedTuple):
 
     - ``access`` is the time at which the leaf was last used.
     - ``uses`` counts the finished requests that used the leaf's tokens.
-    - ``keep_s`` is the point in time (s) up to which ``on_finish`` asked to keep the tokens.
+    - ``keep_s`` is the time (s) until which ``on_finish`` asked to keep the leaf's tokens.
     - ``awaited`` is true if the cached prefix of a waiting request ends at the leaf.
     """
 

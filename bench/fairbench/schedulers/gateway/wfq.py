@@ -18,8 +18,7 @@ class WFQ(SharePolicy):
     request that was sent last. A returning client starts at the current virtual time, so a client
     cannot save up service while it is absent. No client starves. If ``corrected`` is false, the
     charges per unit of weight of two waiting clients differ by at most the sum of the highest
-    prices per unit of weight of both clients' requests. Weighted fair queueing was also proposed
-    for vLLM's engine (PR 31909, closed).
+    prices per unit of weight of both clients' requests.
     """
 
     name = "wfq"

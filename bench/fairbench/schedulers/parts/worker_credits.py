@@ -191,7 +191,7 @@ class WorkerCredits:
         return within
 
     def credit_of(self, node: str) -> WorkerCredit:
-        """Return a node's credit and mark it as just used; delete credits not used for long."""
+        """Return a node's credit and mark it as just used; delete credits that are long unused."""
         credit = self.of.pop(node, None)
         if credit is None:
             if len(self.of) >= MAX_CLIENTS:
