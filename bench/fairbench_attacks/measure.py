@@ -132,7 +132,7 @@ def harm(attack: Seen, honest: Seen) -> AttackHarm:
 
 
 def combined(harms: Sequence[AttackHarm]) -> dict[str, Any]:
-    """Return means and 95% confidence intervals over seeds, by the fields of ``AttackHarm``.
+    """Return the mean and 95% confidence interval over seeds of each field of ``AttackHarm``.
 
     ``more`` is True if the ``p95`` of any seed is a lower bound; the interval of ``p95`` then has
     no valid upper end.

@@ -118,7 +118,7 @@ def _from_metrics(page: str) -> ServerFacts:
 
 @dataclass(frozen=True, slots=True)
 class PhaseWaits:
-    """The times to first token of one client in one phase of the trial, in seconds.
+    """The TTFTs of one client in one phase of the trial, in seconds.
 
     If a request gets no token in the phase, ``ttft_s`` has its wait until the end of the phase. The
     checks compare means, because medians depend on the order in which requests of a client are

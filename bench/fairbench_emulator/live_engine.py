@@ -140,10 +140,7 @@ class LiveEngine:
         return generation
 
     def abort(self, generation: Generation) -> None:
-        """Abort the generation of an output whose client has disconnected.
-
-        An output that is already complete stays unchanged.
-        """
+        """Abort an unfinished output whose client has disconnected."""
         if generation.done:
             return
         generation.aborted = True

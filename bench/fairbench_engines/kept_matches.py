@@ -78,7 +78,7 @@ class KeptMatches(ABC):
         """Look up a waiting request's prompt in the prefix cache with the engine's own code."""
 
     def stored(self, part: Hashable) -> None:
-        """Handle a newly cached part of a prompt, which may lengthen matches."""
+        """Handle a newly cached part of a prompt, which may lengthen requests' matches."""
         self._moved(self._awaiting.get(part, ()))
 
     def lost(self, at: Hashable) -> None:

@@ -187,7 +187,7 @@ class MirroredCache(ClientCache):
             self.residency.add_private(client, tokens)
 
     def store(self, node: ClaimedNode, request: Request, private: int, *, last: bool) -> None:
-        """Claim the path to ``node`` for a request; ``last`` is True at the request's end.
+        """Record that a request caches all nodes up to ``node``; ``last`` marks the request's end.
 
         ``private`` is the number of the request's private tokens that the tree now holds.
         """

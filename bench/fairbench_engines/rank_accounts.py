@@ -74,7 +74,7 @@ class RankAccount(ABC):
 
     @abstractmethod
     def export_totals(self, since: int = 0) -> Totals:
-        """Return the totals that this rank has changed after version ``since`` of its totals."""
+        """Return the totals that this rank has changed since version ``since`` of the totals."""
 
     @abstractmethod
     def _merge(self, origin: str, totals: Totals, now_s: float) -> None:

@@ -1,7 +1,8 @@
 """The board of a data-parallel rank: a file with totals by client that all ranks can read.
 
-A rank alone writes its board, without locks, and all other ranks map the file into memory. A rank
-that reads during an update gets outdated totals of some clients until its next reading.
+Each rank writes only its own board, without locks, and maps the boards of all other ranks into
+memory. A rank that reads during an update gets outdated totals of some clients until its next
+reading.
 """
 
 from __future__ import annotations

@@ -153,9 +153,10 @@ def judge_paired(
 ) -> Judgement:
     """Judge runs with equal seeds by paired differences, as ``compare`` does.
 
-    ``clause`` limits the metric's mean change from the baseline. The check fails if this change is
-    significantly worse than the limit, passes if it is significantly better, and is inconclusive
-    otherwise. A seed is ignored if the metric is undefined in both of its runs.
+    ``clause`` limits the metric's mean change from the baseline. The check fails if the mean change
+    is significantly worse than the limit, and passes if the mean change is significantly better.
+    Otherwise, the check is inconclusive. A seed is ignored if the metric is undefined in both of
+    its runs.
 
     Args:
         clause: The metric and its allowed loss.
@@ -184,7 +185,7 @@ def judge_repeated(
 ) -> Judgement:
     """Judge several measured runs of one seed against several baseline runs.
 
-    The limits are the baseline values, each made worse by the loss of ``clause``. The check fails
+    Each limit is a baseline value, made worse by the loss that ``clause`` allows. The check fails
     if the current values are significantly worse than the limits from the baseline. The check
     passes if the current values are significantly better than the limits, or if every current value
     meets every limit.

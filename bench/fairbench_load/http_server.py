@@ -69,8 +69,8 @@ def no_such_model(name: str) -> web.Response:
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Send errors that aiohttp raises, such as 404 for an unknown path, as JSON responses.
 
-    If the body of a request was not read completely, the connection is closed after the response,
-    because the rest of the body would be read as the next request.
+    If a request's body was not read completely, the connection is closed after the response,
+    because the unread part would look like the next request.
     """
     answer = await _handled(request, handler)
     if not (answer.prepared or request.content.at_eof()):

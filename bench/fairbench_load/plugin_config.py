@@ -137,7 +137,7 @@ def plugin_config(
         local: Name of the local scheduler.
         settings: The settings of the run, as ``NAME.PARAM``.
         weights: Weights by client; a client that is not listed has weight 1.
-        evicting: The eviction policy, with its client names; LRU is the server's own policy.
+        evicting: The eviction policy, with its client names; LRU means the server's own policy.
     """
     params = make_params(local, local_class(local).Params, settings)
     cap = make_params("engine", EngineParams, settings).load_cap

@@ -19,7 +19,7 @@ def segments_of(token_ids: Sequence[int]) -> Prompt:
 
     Pages have 8 tokens up to token 256 of the prompt, 16 tokens up to token 512, 32 tokens up to
     token 1,024, and so on. A match of two prompts ends at a page boundary, so at most 7 tokens or a
-    sixteenth of the matched prefix is lost. An ``array("I")`` of ids is converted fastest.
+    sixteenth of the matched prefix is lost.
 
     A page's name contains the page's token ids (4 bytes each), so logged names would reveal
     prompts. Because names are not hashes, different pages never have equal names. If the last page

@@ -351,7 +351,7 @@ Table = Mapping[str, Mapping[tuple[str, int], BoardLine]]
 
 @dataclass(frozen=True, slots=True)
 class BoardMetric:
-    """A metric of the leaderboard; ``fold`` combines its values in all ``places``."""
+    """A metric of the leaderboard; ``fold`` combines the values of configurations ``places``."""
 
     key: str
     fold: Fold

@@ -34,10 +34,9 @@ class _NotThere(Exception):
 class RayCluster:
     """An executor that runs tasks on a Ray cluster, in parallel on all CPU cores of the cluster.
 
-    A task is restarted if its node is lost, or if the whole cluster was unreachable for a while. If
-    a ``Saving`` task saves files on another node, these files are copied to this machine. All tasks
-    end when the process of the executor ends. ``LocalProcesses`` explains which functions can be
-    tasks.
+    A task is restarted if its node is lost, or if the whole cluster was unreachable for a while.
+    Files that a ``Saving`` task saves on a node are copied to this machine. All tasks end when the
+    executor's process ends. ``LocalProcesses`` explains which functions can be tasks.
     """
 
     def __init__(self, address: str | None = None) -> None:

@@ -192,7 +192,7 @@ class _Bridge:
 
 
 def _work_function() -> Any:
-    """Return a function that runs a task on a node, and reports a node without fairbench.
+    """Return a function that runs a task on a node, or raises an error if the node lacks fairbench.
 
     Ray pickles the returned function by value, so that a node without fairbench can load it.
     """

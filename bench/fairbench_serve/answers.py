@@ -155,7 +155,7 @@ class StreamReader:
         return self._judge.finished
 
     def end_with(self, problem: Problem) -> bytes:
-        """Return an error event that ends the stream, in the format of the stream."""
+        """Return an error event that ends the stream, in the stream's own format."""
         return problem.event(named=self._names_events, done=not self._names_events)
 
     @property

@@ -22,7 +22,7 @@ M_MMAP_THRESHOLD = -3
 
 @asynccontextmanager
 async def background(work: Iterable[Work]) -> AsyncIterator[None]:
-    """Run background tasks until the block ends, and log a task that fails earlier."""
+    """Run background tasks while the ``with`` block runs, and log a task that fails."""
     tasks = [_begun(one) for one in work]
     try:
         yield

@@ -205,7 +205,7 @@ class Refusals:
 class Doubts:
     """The workers whose last request failed, or whose last request of one kind failed.
 
-    The cause of a failure may be the worker or the request itself. A failed worker gets no request
+    Either the worker or the request itself may cause a failure. A failed worker gets no request
     that has already failed at another worker. A ``kind`` of None stands for all kinds of requests.
     """
 

@@ -1,7 +1,7 @@
 """The dispatcher, which keeps the state of workers, requests and caches for the router.
 
-The dispatcher uses no sockets and no asyncio tasks; its methods take effect at once. An assumed
-cache of each worker has at least the prompts that the worker has cached.
+The dispatcher uses no sockets and no asyncio tasks; its methods take effect at once. The
+dispatcher's assumed cache of each worker contains all prompts that the worker has cached.
 """
 
 from __future__ import annotations

@@ -489,7 +489,7 @@ class _Place:
 
 @dataclass(eq=False)
 class _Walk:
-    """A walk over a value that contains JSON schemas, which also follows references.
+    """A check of the JSON schemas in a value, including schemas to which references point.
 
     Every part of the JSON value is checked like a schema, because engines may move schemas to other
     levels and accept other spellings of keys.

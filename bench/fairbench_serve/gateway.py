@@ -53,7 +53,7 @@ async def default_limits(
     info: WorkerInfo,
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return default limits for each client, computed from the sizes that workers report.
+    """Return each client's default limits, computed from the slots and memory that workers report.
 
     Active clients share the request slots and KV memory of the workers, except for a reserve. A
     single active client may use everything except the reserve. The result is empty if ``settings``

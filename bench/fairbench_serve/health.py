@@ -45,7 +45,7 @@ MOVING = (
 
 @dataclass(eq=False)
 class Health:
-    """Health checks that make workers unavailable, and available again.
+    """Health checks that mark workers as unavailable or available.
 
     ``on_return(worker)`` is called before a worker becomes available again. Before a stalled worker
     becomes available again, it must produce a token for the router's test request. A worker whose

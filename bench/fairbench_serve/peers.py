@@ -58,7 +58,7 @@ MOST_KNOWN = 1_000  # maximum number of routers whose client totals are kept
 
 
 class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """A message from a router process to its peers, with totals of clients.
+    """A message from a router process to its peers, with the clients' total charges.
 
     - ``origin`` identifies the process; each start of a router gives a new identifier.
     - ``fleet`` is a hash of the settings that all peers must share.

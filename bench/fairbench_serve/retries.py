@@ -288,7 +288,7 @@ class Attempts:
     async def _attempt(
         self, asking: Asking, flight: RequestInFlight, tries: Tries
     ) -> web.StreamResponse:
-        """Send the request to a worker and return its answer.
+        """Send the request to a worker and return the worker's answer.
 
         If the attempt fails, the method raises WorkerFailed after a health check.
         """

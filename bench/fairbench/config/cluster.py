@@ -189,7 +189,7 @@ def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
 
 
 def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return a tuple with the name of the eviction policy that the user chose, or an empty tuple.
+    """Return the eviction policy that the user chose as a tuple, empty without a choice.
 
     The result leaves out an eviction policy of an engine's own code, which has no parameters in
     fairbench. Raises UsageError if the name of the eviction policy is unknown.

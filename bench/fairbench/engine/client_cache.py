@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class ResidencyLog(Protocol):
-    """A log of the changes in the number of tokens that each client of a replica has in memory."""
+    """A log of changes in the number of tokens that each client of a replica has in memory."""
 
     @property
     def now_ps(self) -> int:

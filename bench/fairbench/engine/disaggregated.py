@@ -426,7 +426,7 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     @abstractmethod
     def _fits_beside(self, request: Request, tokens: int) -> bool:
-        """Return whether ``tokens`` tokens of a request fit beside the running requests."""
+        """Return whether ``tokens`` tokens of a request fit into the free memory."""
 
     # Prefill workers' calls
 

@@ -10,8 +10,8 @@ slora/server/router/{manager,req_queue}.py.
 
 One event loop of LightLLM reads the socket and runs the model. After a step, the engine decides
 before it reads the socket, so a request that arrived during the step is seen one decision late. If
-the step finishes a request, the engine reads the socket while it removes this request, so no
-arrival is seen late. An idle server looks for requests every 10 ms.
+the step finishes a request, the engine reads the socket before the next decision, so no arrival is
+seen late. An idle server looks for requests every 10 ms.
 """
 
 from __future__ import annotations

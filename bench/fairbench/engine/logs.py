@@ -225,7 +225,7 @@ class InBatch:
 class OpenStretches:
     """The stretches (series of decode steps of an unchanged batch) in a log's last block.
 
-    To save time, a stretch's rows are computed only when the log's last block is full.
+    To save time, the rows of decode steps are computed only when the log's last block is full.
     """
 
     def __init__(self) -> None:

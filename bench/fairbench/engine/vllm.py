@@ -611,7 +611,7 @@ class AsyncVLLMReplica(VLLMReplica):
         self._log.prefill(self.index, flight.start_ps, now_ps, size, shares, flight.context_tokens)
 
     def _log_decode(self, flight: StepInFlight) -> None:
-        """Add a step to the current series of decode steps, or begin a new series."""
+        """Record a decode step in the current series of decode steps, or begin a new series."""
         stretch, batch = self._stretch, flight.batch
         follows = stretch is not None and stretch.end_ps == flight.start_ps
         if not (follows and batch.equals(self._stretch_batch)):

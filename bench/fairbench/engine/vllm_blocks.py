@@ -60,7 +60,7 @@ def advance(prompt: Prompt, place: Place, tokens: int) -> Place:
 
 
 def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int) -> int:
-    """Return how many tokens are equal in two prompts after the positions ``at`` and ``place``.
+    """Return how many tokens of two prompts agree from the positions ``at`` and ``place`` on.
 
     The function compares at most ``most`` tokens of each prompt. Precondition: the first prompt has
     at least ``most`` tokens after position ``at``.
@@ -699,7 +699,7 @@ class ClientBlockCache(BlockCache):
         return bool(node.waiters)
 
     def end_use(self, node: ClaimedRun) -> None:
-        """Do nothing. Requests free parent blocks last, so parents are used later than children."""
+        """Do nothing, because requests already free child blocks before parent blocks."""
 
     def cut(self, node: ClaimedRun, tokens: int) -> None:
         """Split ``node`` so that it keeps only its last ``tokens`` tokens, in whole blocks."""

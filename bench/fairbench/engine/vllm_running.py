@@ -254,8 +254,9 @@ class RunningList:
     of every step's token budget. With ``long_prefill_token_threshold``, any sequence of the running
     list may be prefilling. ``batch`` contains the decoding sequences.
 
-    With asynchronous scheduling, ``batch`` has the state after the running step ends. The running
-    step gives each sequence in ``pending`` a token, and each sequence in ``ending`` its last token.
+    With asynchronous scheduling, ``batch`` already reflects the end of the running step. The
+    running step gives each sequence in ``pending`` a token, and each sequence in ``ending`` its
+    last token.
     """
 
     def __init__(self, cache: BlockCache, limits: VLLMLimits, index: dict[str, int]) -> None:

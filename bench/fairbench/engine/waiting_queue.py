@@ -546,7 +546,7 @@ class WaitingQueue(MatchedQueue[N]):
         return chain((one.request for one in self.running), (one.request for one in self.ended))
 
     def matches(self) -> list[Waiting]:
-        """Match all waiting requests in queue order, as SGLang does before it sorts them."""
+        """Match all waiting requests with the cache, in queue order, as SGLang does."""
         self._looked = True
         self.matched += len(self.entries)
         heads: set[Prompt] = set()

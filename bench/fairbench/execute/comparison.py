@@ -136,7 +136,7 @@ def _to_run(
     settings: Mapping[str, Any],
     model: SchedulerResults | None,
 ) -> list[ToRun]:
-    """Return the experiments to run for a scheduler or file: one for each ``engine_code``."""
+    """Return the experiments that an argument names, one for each value of ``engine_code``."""
     if not (codes := codes_of(flags)):
         return [ToRun(argument, _spec(argument, flags, settings, model))]
     return [

@@ -71,7 +71,7 @@ class LiveRuns(Protocol):
     def run_seeds(
         self, parent: Path, specs: Sequence[ExperimentSpec], context: RunContext, /
     ) -> list[dict[str, Any]]:
-        """On the same servers, run experiments that differ only in the seed; return summaries."""
+        """Run experiments that differ only in the seed on the same servers; return summaries."""
         ...
 
     def run_points(

@@ -80,8 +80,7 @@ def in_order(client: Ints, clients: int) -> tuple[Ints, Ints]:
 class Piecewise:
     """A sum of linear functions of time for each client, evaluated at given times in seconds.
 
-    A linear function (a "piece") is 0 at times outside ``(start, end]``. To add a long piece takes
-    no more time than to add a short piece.
+    A linear function (a "piece") is 0 outside ``(start, end]``.
     """
 
     def __init__(self, clients: int, times: Floats) -> None:

@@ -100,8 +100,8 @@ def vtc_unit(largest_input: int, pool: int, weights: ServiceWeights, remaining: 
 
     The result is in weighted tokens; w_p and w_q are the prices of input and output, and the KV
     pool has M tokens. If admission reserves memory for the prompt and all outputs, U_v is max(w_p *
-    L_input, w_q * M) ([VTC] Lemma 4.3). Without this reservation, U_v is the larger of this maximum
-    and w_p * L_input + w_q * ``remaining`` (docs/appendix/theory.md).
+    L_input, w_q * M) ([VTC] Lemma 4.3). Without this reservation, U_v is max(w_p * L_input, w_q *
+    M, w_p * L_input + w_q * ``remaining``) (docs/appendix/theory.md).
 
     Args:
         largest_input: L_input, the most input tokens of any request.

@@ -223,7 +223,7 @@ def why_undefined(sample: Sample, lost: str) -> str:
 
 
 def noted(percentile: Percentile, reason: str = "", remark: str = "") -> Noted:
-    """Return a percentile as the value of a metric; ``reason`` says why it may not be finite."""
+    """Return a percentile as a metric's value; ``reason`` explains an infinite or NaN value."""
     bounded = percentile.censored and isfinite(percentile.value_s)
     return Noted(percentile.value_s, reason, ">" if bounded else "", remark)
 

@@ -259,8 +259,8 @@ def admission_unknown(requests: Requests) -> Flags:
 def with_admissions(requests: Requests) -> Requests:
     """Return the calls, with unknown admission times estimated from the times to first token.
 
-    The estimated wait of a call is the part of its time to first token beyond twice the time that a
-    lone request would need (``first_token_alone_s``).
+    A call's estimated wait is its TTFT minus twice the TTFT that it would have alone
+    (``first_token_alone_s``), or 0 if negative.
     """
     unknown = admission_unknown(requests)
     if not unknown.any():

@@ -235,7 +235,7 @@ class BookingsByCell:
             self._parts.append(_Part.of_part(part, begin, cells, len(facts.clients)))
 
     def portions(self, *places: Places) -> Iterator[slice]:
-        """Yield slices of ``places`` that are small enough to be examined in memory."""
+        """Yield slices of ``places`` that are small enough to process in memory."""
         booked = np.zeros(len(places[0].cell), dtype=np.int64)
         for part in self._parts:
             steps = self._log.between(part.begin, part.after).steps
@@ -300,7 +300,7 @@ class Joint(NamedTuple):
 
 
 class Pairs:
-    """The pairs of clients that wait at the same time, with bounds on each client's lead.
+    """The pairs of clients that wait at the same time, and bounds on leads in service.
 
     ``promise`` is, for each interval in which a client waits, an upper bound on how far the client
     can get ahead of any other client in the interval.
@@ -390,7 +390,7 @@ class Differences(NamedTuple):
 
     @classmethod
     def of_joint(cls, cells: Cells, joint: Joint) -> Differences:
-        """Return bounds on the service difference of two clients in each cell of ``joint``."""
+        """Return bounds on two clients' service difference in each time cell of ``joint``."""
         count = joint.high + 1 - joint.low
         row, cell = spread(joint.low, count)
         first, second = joint.first[row], joint.second[row]
@@ -429,7 +429,7 @@ ROUNDING = 1e-9  # Sums of tokens that differ by less than this fraction count a
 
 
 class Inside:
-    """Service differences of two clients at all instants at which the difference may be extreme."""
+    """The possible extremes of the service difference between two clients."""
 
     def __init__(self, log: ServiceRows, view: View, cells: Cells, facts: Facts) -> None:
         self._cells, self._weights = cells, facts.client_weights

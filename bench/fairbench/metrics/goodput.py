@@ -141,7 +141,7 @@ class Goodput:
     """The goodput of a run: ``counts`` holds the goodput of each client with latency targets.
 
     ``promised`` lists the indices of the clients with targets; ``weights`` lists their weights.
-    ``length_s`` is the length of the window in seconds.
+    ``length_s`` is the length of the measurement window in seconds.
     """
 
     counts: list[ClientGoodput]
@@ -210,7 +210,7 @@ def goodput_of(tables: Tables, facts: Facts) -> Goodput:
 
 
 def met_ratio(counts: Sequence[ClientGoodput]) -> float:
-    """Return the fraction of the demanded requests that met their targets."""
+    """Return the fraction of requests that met their targets; unsent requests count as missed."""
     return ratio(sum(one.met for one in counts), sum(one.asked for one in counts))
 
 

@@ -216,7 +216,7 @@ def most_at(price: Floats, demand: Floats, weight: Floats, share: float, time_s:
 
 
 def cheapest(price: Floats, most: Floats, least: Floats, total: float) -> float:
-    """Return the least GPU time (s) for ``total`` tokens, ``least`` to ``most`` for each client."""
+    """Return the lowest GPU time (s) of ``total`` tokens, ``least`` to ``most`` per client."""
     order = np.argsort(price, kind="stable")
     room = np.cumsum((most - least)[order])
     more = np.diff(np.minimum(room, max(0.0, total - float(least.sum()))), prepend=0.0)

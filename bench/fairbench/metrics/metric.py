@@ -54,7 +54,7 @@ CACHED = frozenset({Needs.CACHED})
 
 
 class Form(Enum):
-    """The format in which a metric's value is written for people."""
+    """The format in which users see a metric's value."""
 
     AMOUNT = "1,234 or 1.23"
     SECONDS = "1,234 or 1.23; > 1.23 for a lower bound"

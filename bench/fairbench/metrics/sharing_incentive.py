@@ -86,9 +86,9 @@ class RunBeside:
 def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censored: bool) -> Noted:
     """Return a client's latency on the shared cluster, divided by its latency if it ran alone.
 
-    In the run without other clients, the client has a part of the cluster in proportion to its
-    weight. A client with a latency ratio of at most 1 has no reason to leave. If one latency is a
-    bound, so is their ratio.
+    If alone, a client has the part of the cluster that its weight gives it. A client with a latency
+    ratio of at most 1 has no reason to leave. If one latency is only a bound, the ratio of the two
+    latencies is only a bound, too.
 
     Args:
         shared: The client's row in the summary of the shared run.

@@ -63,7 +63,8 @@ class Steps(NamedTuple):
     - ``first_s`` is the end of each stretch's first engine step, in seconds.
     - ``later`` is the number of steps after each stretch's first step, and ``rest_s`` is their mean
       duration in seconds.
-    - ``last_s`` is the end of the last decode step before each stretch.
+    - ``last_s`` is the end of the last decode step before each stretch (period of an unchanged
+      batch).
     - ``decodes`` marks the stretches in which sequences decode.
     """
 
@@ -342,7 +343,7 @@ def _add_gaps(gaps: Gaps, requests: Requests, steps: Steps, rows: Rows) -> None:
 
 
 class OtherPrompts:
-    """A search structure for periods in which prompts of clients but a given one were computed."""
+    """An index that tells whether prompts of clients other than a given client ran in a period."""
 
     def __init__(self, rows: Rows, stretches: int) -> None:
         self._stretches = stretches

@@ -44,7 +44,7 @@ class Layout:
             ``exact`` is True.
         units: The units of times by field, for columns whose names contain no unit.
         unit: The unit of times if neither ``units`` nor the name of the column states a unit.
-        spread: A function that returns a ``Spread`` for records with nested requests.
+        spread: A function that returns a ``Spread``, for records with nested requests.
         runs: A function that combines records into runs, for files whose records are runs or parts
             of runs. An item of the list that ``runs`` returns is a run, or a function that builds
             one.

@@ -142,7 +142,7 @@ class FileColumns:
     def field_values(self, name: str) -> list[Any] | None:
         """Return each request's value of the field ``name``, or None if no request has the field.
 
-        A value that the preferred column lacks is taken from the next column of the field.
+        If a field's preferred column lacks a value, the next column of the field is used.
         """
         found: list[Any] | None = None
         for column in self.of_fields(name):

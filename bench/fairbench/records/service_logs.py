@@ -91,7 +91,7 @@ def _is_langfuse(first: Record) -> bool:
 
 
 def _observations(record: Record, where: str) -> Iterator[Object]:
-    """Yield an observation unchanged, or add the trace's record to each observation of a trace."""
+    """Yield a lone observation unchanged; add a trace's record to each of its observations."""
     if "observations" not in record:
         yield dict(record)
     for one in objects_in(record.get("observations")):

@@ -195,7 +195,7 @@ def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
 
 
 def number_or_mean(value: Any) -> float | None:
-    """Return ``value`` itself, or its mean if it combines several runs."""
+    """Return ``value``, or its mean if ``value`` combines several runs."""
     found: float | None = value["mean"] if isinstance(value, dict) else value
     return found
 

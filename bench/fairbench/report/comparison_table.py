@@ -108,7 +108,7 @@ def _hidden(cells: Iterable[SchedulerResults]) -> Iterator[str]:
 
 
 def any_limited(cells: Iterable[SchedulerResults]) -> bool:
-    """Return whether some run's throughput reflects the clients' demand, not the capacity."""
+    """Return whether low demand, not the cluster's capacity, limits the throughput of any run."""
     return any(cell.demand_limited for cell in cells)
 
 
@@ -314,7 +314,7 @@ def _of_column(cells: Sequence[SchedulerResults], column: Column) -> list[str]:
 
 
 def can_tell(cells: Iterable[SchedulerResults]) -> bool:
-    """Return whether several seeds or trace replays allow a test of differences of schedulers."""
+    """Return whether several seeds or trace replays allow a test of scheduler differences."""
     return any(
         len(cell.runs) > 1 or (cell.combined["simulated"] and cell.combined.get("trace"))
         for cell in cells

@@ -32,7 +32,7 @@ def whole(value: float | None) -> str:
 def more_than(value: float, digits: int | None = None) -> str:
     """Format a lower bound as ``> x``, rounded down so that the text stays true.
 
-    ``digits`` is the number of decimals; None means the number of decimals that ``number`` writes.
+    ``digits`` is the number of decimals, by default the number that ``number`` writes.
     """
     digits = _decimals(value) if digits is None else digits
     return f"> {floor(value * 10**digits) / 10**digits:,.{digits}f}"

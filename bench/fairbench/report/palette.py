@@ -61,9 +61,9 @@ SCHEDULERS = {
 def scheduler_series(names: Sequence[str]) -> list[int]:
     """Return each name's index in ``SERIES``.
 
-    Each known scheduler has a fixed index. The first name that starts with ``dlpm``, such as ``dlpm
-    dlpm.quantum=5000``, gets the index of DLPM. An unknown scheduler gets an index that no known
-    scheduler in ``names`` uses.
+    Each known scheduler has a fixed index, and thus a fixed colour. The first name that starts with
+    ``dlpm``, such as ``dlpm dlpm.quantum=5000``, gets the index of DLPM. An unknown scheduler gets
+    an index that no known scheduler in ``names`` uses.
     """
     found: dict[str, int] = {}
     for name in names:

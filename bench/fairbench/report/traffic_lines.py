@@ -41,7 +41,7 @@ def flood_line(traffic: Traffic, flood: Flood, verb: str = "floods") -> str:
 def harm_line(traffic: Traffic, harm: Harm, heavy: int, measured: str, basis: str) -> str:
     """Return a sentence on the delayed clients: their number, the period, and their waits.
 
-    ``heavy`` is the number of clients that flood.
+    ``heavy`` is the number of clients that send floods of requests.
     """
     others = len(traffic.clients) - heavy
     worst = listed([printable(traffic.clients[one.client]) for one in harm.victims[:NAMED]])

@@ -164,7 +164,7 @@ def compared_summary(
 
     ``best`` is the largest service rate (tokens/s) of any scheduler in the same configuration with
     the same seed. ``min_entitlement_best_ratio`` is the lowest ratio of a client's service to its
-    max-min fair share of a total service of ``best``. ``min_entitlement_best_ratio`` is defined if
+    share if ``best`` is divided by max-min fairness. ``min_entitlement_best_ratio`` is defined if
     clients lacked service under some scheduler (``contended``). The metrics
     ``sharing_incentive_p50``, ``_p95`` and ``_p99`` are those of the worst-off well-behaved client.
 

@@ -190,9 +190,9 @@ def spec_changes(
 ) -> SpecChanges:
     """Return the values (keys of the experiment files) in which two experiments differ.
 
-    ``chosen_before`` and ``chosen_after`` are the lists of chosen keys in the two manifests, if
-    any. Values that neither experiment uses, such as the rate of another scenario, are not
-    compared.
+    ``chosen_before`` and ``chosen_after`` are the lists of chosen keys in the experiments'
+    manifests, if any. Values that neither experiment uses, such as the rate of another scenario,
+    are not compared.
     """
     sides = used_values(before), used_values(after)
     chosen = _chosen(before, chosen_before) | _chosen(after, chosen_after)

@@ -230,7 +230,7 @@ class Difference:
         return "only bounds are known" if self.bounded and known is None and self.runs else ""
 
     def more_seeds(self, level: float = LEVEL) -> int | None:
-        """Estimate how many more seeds make a scheduler's difference significant; None if too many.
+        """Estimate how many more seeds make a difference significant; None if over ``MOST_SEEDS``.
 
         The estimate is rough, because few seeds determine the mean and the spread.
         """
@@ -335,7 +335,7 @@ def _p(average: float, spread: float, runs: int) -> float:
 def mean_value(values: Sequence[Value]) -> Value:
     """Return the mean of values; if a value is a lower or upper bound, so is the mean.
 
-    The mean is undefined if there are no values, or if lower and upper bounds both occur.
+    The mean is undefined without values, or if lower and upper bounds both occur.
     """
     bounds = {value.bound for value in values if value.bound}
     if not values or len(bounds) > 1:

@@ -13,7 +13,7 @@ from fairbench.errors import UsageError, writing
 
 
 def check_writable(parent: Path, named: str = "result_dir") -> None:
-    """Raise UsageError if no directory can be created in ``parent``.
+    """Raise UsageError if no directory can be created in the directory ``parent``.
 
     ``named`` is the name of the directory in error messages.
     """

@@ -73,7 +73,7 @@ class SweepAxis(NamedTuple):
 
 
 class _Named(NamedTuple):
-    """A scheduler's results; ``keys`` are parameters in the scheduler and configuration names."""
+    """A scheduler's results; ``keys`` has the parameters in scheduler and configuration names."""
 
     cell: SchedulerResults
     keys: Mapping[str, str]

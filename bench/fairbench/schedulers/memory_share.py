@@ -161,8 +161,8 @@ class MemoryShare:
 class ShareView:
     """A local scheduler's view of the waiting requests that may be admitted now.
 
-    If a request may not be admitted, later requests of its client are skipped, too. ``len`` of the
-    view counts all waiting requests.
+    If a request may not be admitted, later requests of its client are skipped, too. ``len(view)``
+    counts all waiting requests.
     """
 
     def __init__(self, view: WaitingView, share: MemoryShare) -> None:

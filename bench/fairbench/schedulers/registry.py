@@ -1,6 +1,6 @@
 """The schedulers and routers by their names.
 
-To add a scheduler to fairbench, write a file with its class, and add a line to the table below.
+To add a scheduler, write its class in a new file, and add a line to the table in this module.
 
 A user's own scheduler requires no change of this file. Users can name the scheduler's file in the
 environment variable ``FAIRBENCH_SCHEDULERS`` (``:`` separates several files). Instead of a named

@@ -2,8 +2,7 @@
 
 A client's part is 1/n of the speed and of the KV pool of every replica, where n is the sum of all
 weights divided by the client's weight. A part has as many replicas as the whole cluster, so that
-requests are routed as in shared runs. An iteration of a lone client takes n times as long as on the
-whole cluster.
+requests are routed as in shared runs.
 """
 
 from __future__ import annotations

@@ -28,10 +28,10 @@ LONG = 64
 class DistinctPrefixes:
     """The distinct prefixes of all prompts of a run, as a tree.
 
-    The tree has one node per distinct segment of a prefix. A node is identified by three values:
-    its segment's key, its parent node, and the position in the parent's tokens at which the node
-    begins. Memory is linear in the numbers of distinct prefixes and prompts. An output is added to
-    the tree when a later prompt contains it.
+    The tree has a node for each distinct segment of a prefix. A node is identified by its segment's
+    key, its parent, and the number of the parent's tokens after which it begins. Memory is linear
+    in the numbers of distinct prefixes and prompts. An output is added to the tree when a later
+    prompt contains the output.
     """
 
     def __init__(self) -> None:

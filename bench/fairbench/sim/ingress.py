@@ -294,7 +294,7 @@ def _drawn(rng: Random, bounds: Many[float]) -> int:
 
 
 class RouterIngresses:
-    """The queues of several routers; if routers dispatch at the same time, their order is random.
+    """The queues of several routers, which act in random order if they act at the same time.
 
     If routers dispatched in a fixed order, the first router would always take the free capacity.
     With ``form=ledger``, a router first asks the service that stores all charges, so a request

@@ -367,7 +367,7 @@ class Misbehaving(Group):
     Each prompt begins with ``padding_tokens`` tokens of padding. If ``padding_of`` is the index of
     another client, the padding begins with the first prompt of that client's latest program.
     Padding that is not copied is text that no other client sends. With ``padding_fresh``, each call
-    gets new text. After its last call, a program sends ``keep_alive`` requests of padding only.
+    gets new padding. After its last call, a program sends ``keep_alive`` requests of padding only.
 
     ``max_new_multiple`` multiplies the output limit that requests claim. ``output_multiple``
     multiplies the real output length; the additional tokens are not useful. At most ``in_flight``
@@ -425,7 +425,7 @@ class Scenario(FileTable):
     the workload. ``clients`` is the number of clients that send programs; None means all clients of
     the workload. ``others`` are clients that run another workload's kind of program. If ``rate`` is
     changed, the rates of ``others`` change by the same factor. ``sizes`` sets the relative rates of
-    well-behaved clients outside ``others``. ``presence`` says when clients are present.
+    well-behaved clients outside ``others``. ``presence`` sets when clients send programs.
     """
 
     description: str = ""

@@ -141,7 +141,7 @@ Without peer access, all data pass through the host's memory, which halves the b
 def roofline_ms(
     shape: ModelShape, gpu: GPU, tp: int, dtype: str, it: Iterations, kv_dtype: str = "fp16"
 ) -> Column:
-    """Return the milliseconds of each iteration on each of ``tp`` GPUs, by the roofline model."""
+    """Return the time (ms) of each iteration on each of ``tp`` GPUs, by the roofline model."""
     bandwidth = gpu.memory_gb_s * 1e9 * gpu.memory_share
     linear = _linear_s(shape, gpu, dtype, it.tokens, bandwidth) / tp
     attention = _attention_s(shape, gpu, tp, it, shape.kv_bytes(tp, kv_dtype) / bandwidth)

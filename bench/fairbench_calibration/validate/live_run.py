@@ -30,7 +30,7 @@ class Pair:
 
     @property
     def error_pct(self) -> float | None:
-        """The error of the simulated value in percent of the measured value, or None."""
+        """The simulated minus the measured value, in percent of the measured value, or None."""
         if self.simulated == self.measured:
             return 0.0
         if not self.measured or not isfinite(self.simulated - self.measured):

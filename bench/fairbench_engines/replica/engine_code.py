@@ -118,7 +118,7 @@ class OwnCode(ABC):
 
     @classmethod
     def installed(cls, python: str) -> dict[str, Any]:
-        """Return the version and digest of a Python's engine code, without importing the engine.
+        """Return the version and digest of an installed engine, without importing the engine.
 
         The result has the keys of ``about`` except "policy". Raises UsageError if the engine is not
         installed for the Python interpreter ``python``.

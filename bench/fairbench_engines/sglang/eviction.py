@@ -229,7 +229,7 @@ class Eviction:
         return PromptTokens(total - cached, total - used)
 
     def residency(self) -> Mapping[str, float]:
-        """Return the tokens that each client holds, or {} before ``watch`` is called."""
+        """Return each client's tokens in the KV pool, or {} before ``watch`` is called."""
         return held_by_client(self._tree.mirror.residency) if self._watching else {}
 
     def claim_admitted(self, req: Req, request: Request) -> None:

@@ -30,7 +30,7 @@ class MatchOrderHooks:
         self._queue: list[Req]
 
     def choose_policy(self, original: Original, policy: Any, name: str, tree_cache: Any) -> Any:
-        """Wrap ``_validate_and_adjust_policy``: choose lpm for a cache-aware scheduler."""
+        """Wrap ``_validate_and_adjust_policy``: choose lpm if the scheduler is cache-aware."""
         if name != "fcfs":
             raise UsageError(
                 f"--schedule-policy {name} cannot be combined with FAIRBENCH_LOCAL; remove the flag"

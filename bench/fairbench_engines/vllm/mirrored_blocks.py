@@ -199,7 +199,7 @@ class MirroredBlocks:
         return all(block.users for block in node.blocks)
 
     def spare_tokens(self, node: HashNode) -> int:
-        """Return how many tokens can be evicted while another block keeps a copy of them."""
+        """Return how many evictable tokens of the node have a copy in another block."""
         return self._size if len(node.blocks) > 1 and not self.is_pinned(node) else 0
 
     def access_of(self, node: HashNode) -> Access:

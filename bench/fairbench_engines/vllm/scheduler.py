@@ -44,10 +44,10 @@ class ScheduledStep(NamedTuple):
 class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed for mypy
     """A scheduler in which FAIRBENCH_LOCAL decides admissions, and vLLM decides everything else.
 
-    Instances also derive from the scheduler class that vLLM would use without the plugin. With
-    asynchronous scheduling, vLLM schedules a step while the previous step runs. Clients are charged
-    for output tokens as soon as vLLM knows the tokens. A server that cannot run the scheduler
-    prints a line of text and ends with exit code 2.
+    At runtime, the scheduler also inherits from the scheduler class that vLLM would use without the
+    plugin. With asynchronous scheduling, vLLM schedules a step while the previous step runs.
+    Clients are charged for output tokens as soon as vLLM knows the tokens. A server that cannot run
+    the scheduler prints a line of text and ends with exit code 2.
     """
 
     now_s: Callable[[], float] = staticmethod(time.monotonic)

@@ -170,7 +170,8 @@ class Pool:
     def idle(self) -> Connection | None:
         """Return an idle keep-alive connection, or None if there is none.
 
-        The server may already be closing the connection.
+        A request on an idle connection may fail, because the server may already be closing the
+        connection.
         """
         while self._idle:
             connection = self._idle.pop()

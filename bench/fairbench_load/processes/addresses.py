@@ -93,8 +93,8 @@ def _is_address(url: str, schemes: Sequence[str]) -> bool:
 def free_ports(count: int) -> list[int]:
     """Return ``count`` different ports that are free at present.
 
-    Another process may take a free port before the server uses the port. If the server's log
-    reports that a port is already in use, callers must try other ports.
+    Another process may take a free port before the caller's server uses the port. If the server's
+    log reports that a port is already in use, callers must try other ports.
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]

@@ -125,8 +125,8 @@ def replayed(
 ) -> Iterator[ReplayedRun]:
     """Simulate the log under each scheduler in parallel, and yield each finished replay.
 
-    After a signal, no more replays start, and unfinished replays are left out. Raises UsageError
-    for a part of the log that cannot be simulated.
+    After a signal such as Ctrl-C, no more replays start, and unfinished replays are left out.
+    Raises UsageError for a part of the log that cannot be simulated.
     """
     specs = [replay.spec(scheduler, dp) for scheduler in schedulers]
     tasks = [partial(_simulated, spec) for spec in specs]

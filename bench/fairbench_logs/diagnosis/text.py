@@ -209,7 +209,7 @@ def replica_line(found: Diagnosis) -> str:
 
 
 def basis_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield sentences on the assumptions, such as the simulated cluster and made-up fields."""
+    """Yield sentences on a diagnosis's assumptions, such as the simulated cluster."""
     if not found.log.counted:
         yield (
             "The log has no token counts: all requests count alike, nothing is replayed, and no "

@@ -42,7 +42,7 @@ UNITS = {("ms", "s"): 1000.0, ("ms", "ms"): 1.0, ("s", "s"): 1.0, ("s", "ms"): 0
 class Slo(NamedTuple):
     """A target, such as ``ttft_p99<2s``: a metric and its limit.
 
-    If ``below`` is True, the metric must be below its limit, and otherwise above its limit. If
+    If ``below`` is True, the metric must be below its limit; otherwise, it must be above. If
     ``inclusive`` is True, a metric equal to its limit meets the target. ``text`` is the target as
     the user wrote it. ``metric`` is the metric's key in a run's summary.
     """

@@ -135,7 +135,7 @@ class JudgedTarget(NamedTuple):
     reason: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the verdict as JSON types."""
+        """Return the verdict's fields as values for a JSON file."""
         own = {key: value for key, value in self._asdict().items() if key != "slo"}
         target = {"slo": self.slo.text, "metric": self.slo.metric, "limit": self.slo.limit}
         margin = None if self.mean is None or self.bound else self.slo.margin(self.mean)

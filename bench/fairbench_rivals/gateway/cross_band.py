@@ -31,7 +31,7 @@ class CrossBand(ClassQueues):
 
     @dataclass(frozen=True)
     class Params:
-        """``order`` chooses the rule, and ``weights`` chooses how a priority p gets its weight.
+        """``order`` is the order of service; ``weights`` says how a priority p gets its weight.
 
         - ``proportional``: the weight of priority p is p minus the lowest priority, plus 1.
         - ``linear``: the weight of a priority is the number of priorities minus its rank; the

@@ -140,7 +140,7 @@ class FairSessions(PlacementGate[VisitingSession]):
             self.resume(session, worker)
 
     def review_s(self, now_s: float) -> float:
-        """Return the time at which the next idle session may be paused to free memory, or inf."""
+        """Return when the next idle session may be paused to free memory, or inf if none may."""
         ends_s = (self._idle_until_s(one) for _, one in self.active() if not one.is_busy)
         return min((end_s for end_s in ends_s if end_s > now_s), default=inf)
 

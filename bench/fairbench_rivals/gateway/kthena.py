@@ -20,7 +20,7 @@ class Kthena(FlowPolicy):
     request keeps its priority until it is sent. A client without answers in the window overtakes
     all other clients until its first answer has ended. The whole first burst of a new client goes
     before all other requests, and a stream of new clients starves any client that has used tokens.
-    In kthena, the queue releases 100 requests a second unless unfinished requests are limited. In
+    In kthena, the queue releases 100 requests a second if unfinished requests are not limited. In
     fairbench, the saturation detector decides when a request is released. The window in which a
     client's tokens are counted is exact in fairbench, but consists of whole seconds in kthena.
     """

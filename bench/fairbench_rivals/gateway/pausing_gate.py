@@ -23,7 +23,8 @@ class PlacedSession(GateSession):
     - ``worker`` is the replica of an active session. ``origin`` is the last replica of a paused
       session, or None for a new session.
     - ``pool_place`` is the position in the pool of paused sessions, or None outside the pool.
-    - ``pool_tokens`` is the length of the context when the session entered the pool.
+    - ``pool_tokens`` is the session's size in tokens when the session entered the pool of paused
+      sessions.
     - ``is_marked`` means that the session will be paused when its turn ends.
     - ``streams`` maps each unfinished turn to the number of output tokens counted so far.
     """
@@ -233,7 +234,7 @@ class PausingGate(PlacementGate[P]):
         return changed
 
     def force_waits(self) -> None:
-        """Resume each session with a turn that has waited for ``forced_s`` seconds."""
+        """Resume every session whose turn has waited for ``forced_s`` seconds."""
         while self.waits:
             request, since_s = next(iter(self.waits.items()))
             if since_s + self.params.forced_s > self._now_s:

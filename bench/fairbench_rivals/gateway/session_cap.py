@@ -19,9 +19,9 @@ class SessionCap(SessionGate[OpenSession]):
     """At most ``most`` sessions are open in the cluster; other sessions wait in order of arrival.
 
     The gate is the simplest reading of llm-d-router issue 2348, which asks for a limit on
-    concurrent sessions and states no algorithm. The turns of an open session are sent at once. A
-    session is closed when it ends, or after ``idle_s`` seconds without a turn. The next turn of a
-    closed session waits like a new session.
+    concurrent sessions without stating an algorithm. The turns of an open session are sent at once.
+    A session is closed when it ends, or after ``idle_s`` seconds without a turn; after such a
+    pause, its next turn waits like a new session.
     """
 
     name = "session-cap"

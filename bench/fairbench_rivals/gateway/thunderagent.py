@@ -24,9 +24,9 @@ class ThunderAgent(TickGate[PlacedSession]):
     seconds, a waiting turn goes to its session's last replica, or to the replica with the fewest
     sessions.
 
-    The tokens of a streaming answer are counted 20 at a time. fairbench knows the length of a
-    prompt, which ThunderAgent estimates from characters. A release call tells ThunderAgent that a
-    session has ended. In fairbench, a real gateway remembers at most 10,000 idle sessions.
+    The tokens of a streaming answer are counted 20 at a time. ThunderAgent estimates prompt lengths
+    from characters; fairbench uses exact lengths. A release call tells ThunderAgent that a session
+    has ended. In fairbench, a real gateway remembers at most 10,000 idle sessions.
     """
 
     name = "thunderagent"

@@ -33,9 +33,9 @@ class ThunderAgentDynamo(TickGate[DemotableSession]):
     The rules are those of Dynamo's router (ai-dynamo/dynamo @08cda654,
     components/src/dynamo/thunderagent_router/router.py). A new session goes to the least loaded
     replica among the replicas with enough free memory. A turn that has waited for ``forced_s``
-    seconds goes to the replica with the most free tokens. When a replica is chosen, the tokens of
-    an idle session are halved for every idle second. Paused sessions are sorted by their full
-    number of tokens, regardless of idle time. A session is forgotten after 600 idle seconds.
+    seconds goes to the replica with the most free tokens. When a replica is chosen, the counted
+    tokens of an idle session are halved for every idle second. Paused sessions are sorted by their
+    full number of tokens, regardless of idle time. A session is forgotten after 600 idle seconds.
 
     After a periodic check that finds 80% to 95% of a replica's KV pool in use, turns of the
     replica's sessions are sorted for 7.5 s as if they had arrived 2 s later. A turn that has waited

@@ -59,9 +59,9 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
     turn that has waited for ``forced_s`` seconds goes to the last replica of its session. A session
     is forgotten after 3,600 idle seconds.
 
-    The size of a session is the larger of two numbers: the tokens of its last turn, and the tokens
-    of all its unfinished turns (accounting.go and program_table.go). Unless ``resume`` is
-    ``lease``, the tokens of a streaming answer are counted 20 at a time.
+    The size of a session is the number of tokens of its last turn or of all its unfinished turns,
+    whichever is larger (accounting.go and program_table.go). Unless ``resume`` is ``lease``, the
+    tokens of a streaming answer are counted 20 at a time.
     """
 
     name = "thunderagent-llmd"

@@ -39,7 +39,7 @@ class KeptOrder:
             self._sorted.remove(entry)
 
     def within(self, view: Container[Request]) -> Iterator[Request]:
-        """Yield, in order, the requests that the view still contains when their turn comes.
+        """Yield the requests in order, except those that ``view`` lacks when their turn comes.
 
         A host may show only a part of the waiting requests: vLLM hides requests whose grammar is
         not ready.

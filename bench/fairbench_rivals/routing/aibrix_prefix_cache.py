@@ -22,10 +22,10 @@ class AibrixPrefixCache(HistoryRouter):
     Workers with more requests in flight than the mean plus ``deviations`` standard deviations are
     excluded. If the workers' requests in flight differ by more than ``imbalance``, only the workers
     with the fewest requests are considered. Ties go to the worker with the fewest requests in
-    flight, and are then broken at random. If no worker with a match is left, the router picks at
-    random among the workers with the fewest requests. A single LRU index holds the prompts that
-    were sent to any worker. In AIBrix, index entries also expire after 20 minutes, which fairbench
-    does not model. The router does not distinguish clients.
+    flight, and are then broken at random. If all workers with a match are excluded, the router
+    picks at random among the workers with the fewest requests. A single LRU index holds the prompts
+    that were sent to any worker. In AIBrix, index entries also expire after 20 minutes, which
+    fairbench does not model. The router does not distinguish clients.
 
     fairbench keeps two known defects of AIBrix's router. With ``whole_percents``, a match is
     rounded down to a whole percentage, so 214 matching tokens of 21,449 count as no match. The

@@ -153,7 +153,7 @@ def _is_open(room: Room | None) -> bool:
 
 
 class CentralOrder(DLPM):
-    """DLPM for the cluster's queue, based on the longest prefixes at workers with free memory.
+    """DLPM for a cluster-wide queue, based on the longest prefixes at workers with free memory.
 
     A client is first charged for the uncached tokens that the router estimates. When a request
     starts, its charge is corrected to the real number of uncached tokens.

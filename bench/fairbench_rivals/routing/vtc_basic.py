@@ -20,8 +20,8 @@ class VtcBasic(CountingRouter):
     100, 1) + a random number from 0 to 0.1, where r is the worker's running requests, t is the
     user's tokens in the last 5 minutes, and b is max(1000, the mean of the smallest and largest t
     of all users). The engine orders the requests at a worker, so a flood delays all clients at the
-    worker. Differences in service are unbounded. The score in AIBrix's README differs from the
-    score in its code.
+    worker. The difference in service between two clients has no upper bound. The score in AIBrix's
+    README differs from the score in its code.
 
     fairbench keeps two known defects of AIBrix's router. Outputs are assumed to be 1.5 times the
     input, and are never corrected (unless ``true_outputs`` is set). A user's tokens older than 5

@@ -50,7 +50,7 @@ CLIENTS = {
 
 
 def name_of(spec: ExperimentSpec) -> str:
-    """Return the name of the local scheduler, with its settings that differ from defaults."""
+    """Return the local scheduler's name and its settings that differ from the defaults."""
     within = spec.settings["dlpm-edf.within"] if spec.local == "dlpm-edf" else "client"
     # ``quantum`` is None for schedulers other than dlpm-hold.
     quantum = spec.settings.get("dlpm-hold.quantum") or None

@@ -1,4 +1,4 @@
-"""Fair-finish compared with rivals under changed settings, and with itself without one part.
+"""Fair-finish compared with rivals under changed settings, and with variants that lack one part.
 
     fairbench sweep results/tables/frontier-robustness.toml
     python studies frontier-robustness results/runs/frontier-robustness

@@ -3,9 +3,9 @@
     fairbench sweep results/tables/frontier-tuning.toml
     python studies frontier-tuning results/runs/frontier-tuning [PRESET]
 
-The script writes results/frontier-tuning.csv, with a row per trial. A row has the time until 90% of
-the programs have finished and the well-behaved clients' P95 latency, as geometric means over the
-development configurations.
+The script writes results/frontier-tuning.csv, with a row per trial. A row has geometric means over
+the development configurations: the time to 90% completion and the well-behaved clients' P95
+latency.
 
 The rule considers the trials of a scheduler pair that finish 90% of the programs nearly as early as
 the pair's fastest trial. Among these trials, the rule chooses the trial with the lowest P95

@@ -220,8 +220,8 @@ def write_page(
 ) -> list[Path]:
     """Write the page to ``STEM.md`` and the parts of its claims to ``STEM.csv``; return both paths.
 
-    For each setting and figure, ``bases`` says on which runs the figure is based. Raises UsageError
-    if a file cannot be written.
+    For each setting and figure, ``bases`` names the runs on which the figure is based. Raises
+    UsageError if a file cannot be written.
     """
     markdown, table = folder / f"{stem}.md", folder / f"{stem}.csv"
     try:

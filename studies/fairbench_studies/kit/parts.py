@@ -27,11 +27,11 @@ COUNTED = (Outcome.HOLDS, Outcome.REVERSED, Outcome.OFF, Outcome.INCONCLUSIVE)
 class Part:
     """A statement of a claim, and the verdict on it.
 
-    ``ours`` is fairbench's result as text. ``beside`` holds verdicts by measures that the paper
-    does not use; these verdicts are reported but not counted. ``elsewhere`` names the
-    configurations in which the claim's statement does not hold. If the paper is unclear, ``under``
-    holds the verdict for each interpretation. ``interval`` is the 95% interval of the number that
-    decides the verdict, or "" if several numbers decide.
+    ``ours`` is fairbench's result as text. ``beside`` holds verdicts by measures that are not the
+    paper's; these verdicts do not count. ``elsewhere`` names the configurations in which the
+    claim's statement does not hold. If the paper is unclear, ``under`` holds the verdict for each
+    interpretation. ``interval`` is the 95% interval of the number that decides the verdict, or ""
+    if several numbers decide.
     """
 
     text: str
@@ -62,7 +62,7 @@ class Claim:
 
 
 def number(text: str, value: float, low: float, high: float, shown: str) -> Part:
-    """Judge whether ``value`` lies from ``low`` to ``high``. ``shown`` is ``value`` as text."""
+    """Judge whether ``value`` is between ``low`` and ``high``. ``shown`` is ``value`` as text."""
     outcome = Outcome.HOLDS if low <= value <= high else Outcome.OFF
     return Part(text, outcome if value == value else Outcome.INCONCLUSIVE, shown)
 

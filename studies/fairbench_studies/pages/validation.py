@@ -50,7 +50,7 @@ def serving() -> str:
 
 
 def serving_h100() -> str:
-    """Return the simulator's errors for SGLang's runs on an H100 not used for a fit."""
+    """Return the simulator's errors for SGLang's H100 runs, which were not used for a fit."""
     return _engine_runs("gpu/validation").replace("sglang-h100-", "")
 
 

@@ -1,4 +1,4 @@
-"""Claims 30 to 34, 57 and 58 of the Preble paper."""
+"""The Preble paper's claims that fairbench numbers 30 to 34, 57 and 58."""
 
 from __future__ import annotations
 

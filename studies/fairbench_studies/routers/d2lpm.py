@@ -44,7 +44,7 @@ SEEDS = range(5)
 class Drift(NamedTuple):
     """The results of one case: the well-behaved clients' service, and charges at workers.
 
-    ``shares`` has the well-behaved clients' share of service with each seed. ``apart`` is the
+    ``shares`` has the well-behaved clients' share of service for each seed. ``apart`` is the
     largest difference between a client's charges at two workers, and ``bound`` is the lowest bound
     on ``apart``. ``unheard`` is the largest charge of which a router was not informed.
     """

@@ -72,12 +72,14 @@ def necessary(
 ) -> dict[str, Any]:
     """Return lower bounds on the calls' GPU time, as fractions of the total time of all replicas.
 
-    - ``prefill``: every new token is computed once, and all other prompt tokens are cached.
-    - ``decode``: every token of an answer is decoded in the largest batch that fits into memory.
-    - ``recompute``: contexts that do not stay in memory during pauses between calls are computed
-      again. Each running call occupies memory for as long as the call would take alone. Memory
-      without running calls keeps the contexts that save the most work for their size and pause, so
-      no scheduler recomputes less work.
+    - ``prefill``: the time if each new prompt token is computed once and all other tokens are
+      cached.
+    - ``decode``: the time if each output token is decoded in the largest batch that fits into
+      memory.
+    - ``recompute``: the time to recompute contexts that memory cannot keep during pauses. Each
+      running call occupies memory for as long as the call would take alone. Memory without running
+      calls keeps the contexts that save the most work for their size and pause. Every scheduler
+      needs at least this recomputation time.
     - ``lone_p99_s``: the P99 TTFT if each call runs alone and only new tokens are computed.
     """
     pairs = zip(calls.prompt - calls.new, calls.new, strict=True)

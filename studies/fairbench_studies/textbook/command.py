@@ -12,7 +12,7 @@ TEXTBOOK = "textbook"
 
 
 def reproduce_textbook(claims_dir: Path) -> None:
-    """Judge claim 35 from simulations that take a second and are not stored."""
+    """Judge claim 35 from short simulations, which are not stored."""
     judged = judge_textbook()
     for path in write_textbook(judged, claims_dir):
         typer.echo(path)

@@ -1,8 +1,8 @@
 """Service in time windows of a run, computed alike for simulation and measurement.
 
-Windows are the time from first to last arrival, and slices of this time. Service after the last
-arrival is left out, because the clients' totals at the end of a run depend on the trace and not on
-the scheduler.
+The windows of a run are the time from first to last arrival, and slices of this time. Service after
+the last arrival shows nothing about a scheduler, because the clients' totals at the end depend on
+the trace.
 
 Measured requests have only the times of arrival, first token and completion. A client is assumed to
 receive service for the input and the first output token at the time of the first token. Later

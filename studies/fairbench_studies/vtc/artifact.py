@@ -2,7 +2,7 @@
 
 Measured requests have only the times of arrival, first token and completion. The service of a
 request (input + 2 x output tokens by default) is assumed to be spread evenly from the first to the
-last token. A refused request has no service. Source: [VTC-artifact] 192c2e2, fair_bench/plot/.
+last token. Refused requests receive no service. Source: [VTC-artifact] 192c2e2, fair_bench/plot/.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def response_panel(trace: Trace, title: str, chosen: Sequence[int] | None = None
 
 
 def difference_panel(traces: Mapping[str, Trace], title: str) -> Panel:
-    """Return a panel with clients' accumulated service difference in each run."""
+    """Return a panel with the accumulated service difference of clients in each run."""
     curves = []
     for name, trace in traces.items():
         at = even_points(_end_s(trace))

@@ -28,7 +28,7 @@ class _Request:
 
 
 class _OnlyRequests(pickle.Unpickler):
-    """An unpickler that loads only the class of the trace's requests."""
+    """An unpickler that loads only the class of requests in the trace."""
 
     def find_class(self, module: str, name: str) -> type:
         if name == REQUEST:

@@ -44,7 +44,7 @@ def judge_overload(seeds: Seeds) -> list[Part]:
 
 
 def judge_shares(seeds: Seeds) -> list[Part]:
-    """Judge Jain's index of the service rates under FCFS and VTC."""
+    """Judge Jain's fairness index of the clients' service rates under FCFS and VTC."""
 
     def index(trace: Trace) -> float:
         return jain(rates(trace, 30, 300).tolist())
@@ -97,7 +97,7 @@ PHASE_S = 60.0  # seconds of each ON phase and each pause in figure 5; the first
 
 
 def judge_pauses(seeds: Seeds) -> list[Part]:
-    """Judge whether an on-off client is served while it is on, and another client gets the rest."""
+    """Judge whether an on-off client is served while on, and another client in its pauses."""
     done, late, totals = (
         by_seed(seeds, "vtc-on-off-less vtc", name, measure)
         for name, measure in (

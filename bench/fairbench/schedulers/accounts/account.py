@@ -96,7 +96,7 @@ class Account(ABC):
         self.setup = setup
 
     def nodes(self, client: str) -> tuple[str, ...]:
-        """Return the nodes of a client: its tenants, the outermost first, then the client."""
+        """Return a client's path in the tenant tree: outermost tenant first, client last."""
         return self.setup.lineage(client) if self.in_tree else (client,)
 
     def tenant_of(self, node: str) -> str:

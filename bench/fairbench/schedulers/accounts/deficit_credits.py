@@ -287,7 +287,7 @@ MayRefill = Callable[[WaitingView, str], bool]
 class Turns:
     """The procedure CHECKREFILL of [DLPM] Alg. 1 (lines 3-8) for one admission pass.
 
-    If no client has credit and ``may_refill`` forbids quanta, ``over`` becomes true and the
+    If no client has credit and ``may_refill`` forbids new quanta, ``over`` becomes true and the
     admission pass ends. With ``stops``, a pass also ends at the first request that does not fit.
     """
 

@@ -26,7 +26,7 @@ class Leaf(NamedTuple):
 
     - ``access`` is the time at which the leaf was last used.
     - ``uses`` counts the finished requests that used the leaf's tokens.
-    - ``keep_s`` is the point in time (s) up to which ``on_finish`` asked to keep the tokens.
+    - ``keep_s`` is the time (s) until which ``on_finish`` asked to keep the leaf's tokens.
     - ``awaited`` is true if the cached prefix of a waiting request ends at the leaf.
     """
 
@@ -41,7 +41,8 @@ class Claimant(NamedTuple):
 
     - ``held`` is the client's running and cached tokens; a token that k clients hold counts as 1/k
       for each client.
-    - ``unpinned`` is the number of held tokens that no running request uses, and is above 0.
+    - ``unpinned`` is the number of the client's tokens that no running request uses, and is above
+      0.
     - ``wanted`` is the memory that the client's waiting requests need.
     """
 
@@ -260,8 +261,8 @@ class Retention(EvictionPolicy):
 
     The expected time until the next call is the mean gap between calls in sessions of the same
     client. No tokens are kept for a session that has ended, or for a request without a session. If
-    memory is short, kept tokens are evicted after all other tokens, those with the earliest
-    expected call first; the prefix of a waiting request is evicted last.
+    memory is short, other tokens are evicted before kept tokens. Among kept tokens, those with the
+    earliest expected call are evicted first. The prefix of a waiting request is evicted last.
     """
 
     name = "retention"

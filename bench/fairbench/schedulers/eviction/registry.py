@@ -1,7 +1,7 @@
 """Eviction policies by name, and the parameter that turns on memory shares.
 
-To add a policy, write a class and add a line to the table below. Installed packages add policies by
-entry points of the group ``fairbench.evictions``.
+To add a policy, write a class and add a line to the table in this module. Installed packages add
+policies by entry points of the group ``fairbench.evictions``.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def with_admission(
     setup: Setup,
     matched: Matched = lambda request: 0,
 ) -> AdmissionControl:
-    """Return admission control for the requests of ``queue`` (or of ``router`` without a queue).
+    """Return admission control for the requests of ``queue``, or of ``router`` if no queue exists.
 
     If the router is a ``Rerouting``, admission control can change the worker of each request.
     ``setup.costs`` and ``setup.fleet`` must be set.

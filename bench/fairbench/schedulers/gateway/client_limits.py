@@ -132,12 +132,12 @@ class ClientLimits:
     - The limits of all workers are divided among the clients that have requests, in proportion to
       their weights. A client without admitted requests may always send one request.
     - The requests at a worker may reserve at most ``client_memory`` tokens in total
-      (``reserved_tokens``). If other clients leave memory or requests unused, a client may use only
-      a part of them in proportion to its weight. If clients could use all unused memory, two heavy
-      clients could use up the memory that is reserved for new clients.
-    - With ``tenants``, the limits are divided among the outermost tenants instead of the clients.
+      (``reserved_tokens``). A client may use only a part, in proportion to its weight, of the
+      capacity that other clients leave unused. This limit keeps heavy clients from using up the
+      memory that is reserved for new clients.
+    - With ``tenants``, the limits are divided among the top-level tenants instead of the clients.
     - A reserve stays free for clients that arrive later, because running requests are never
-      removed. The reserve is as large as the share of a further client with the weight
+      removed. The reserve is as large as the share of an additional client with the weight
       ``client_reserve``.
 
     Raises UsageError for ``client_limit=auto`` if no model of the engine's step times is known.

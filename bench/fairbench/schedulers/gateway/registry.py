@@ -66,7 +66,7 @@ class GatewayParams:
     - ``order`` is the order of the requests in each client's queue.
     - ``ttl_s`` is the time in seconds after which a queued request is refused.
     - ``band_requests`` limits the queued requests of each band (priority), and ``max_requests``
-      limits the queued requests of all bands together. A request that arrives at a full gateway
+      limits the queued requests of all bands together. If the gateway is full, an arriving request
       displaces the latest request of the lowest band if this band has a lower priority. If no band
       has a lower priority than the arriving request, the gateway refuses the request.
     - ``priority`` maps clients to priorities, which override the requests' priorities; larger

@@ -14,12 +14,11 @@ class WFQ(SharePolicy):
     """Weighted fair queueing: the request with the earliest finish in virtual time is sent first.
 
     In virtual time, a client's requests run one after the other, and each request takes its price
-    divided by the client's weight. The current virtual time is the virtual finish time of the most
-    recently sent request. A returning client starts at the current virtual time, so a client cannot
-    save up service while it is absent. No client starves. If ``corrected`` is false, the charges
-    per unit of weight of two waiting clients differ by at most the sum of the highest prices per
-    unit of weight of both clients' requests. A similar policy was proposed for vLLM's engine (PR
-    31909, closed).
+    divided by the client's weight. The current virtual time is the virtual finish time of the
+    request that was sent last. A returning client starts at the current virtual time, so a client
+    cannot save up service while it is absent. No client starves. If ``corrected`` is false, the
+    charges per unit of weight of two waiting clients differ by at most the sum of the highest
+    prices per unit of weight of both clients' requests.
     """
 
     name = "wfq"

@@ -27,7 +27,7 @@ class ClientCappedLPM(LPM):
     class Params(LPM.Params):
         """The parameters of LPM, and ``max_running``, a client's limit at a worker.
 
-        ``max_running`` is multiplied by the client's weight. Every client may run at least one
+        A client's limit is ``max_running`` times its weight. Every client may run at least one
         request.
         """
 

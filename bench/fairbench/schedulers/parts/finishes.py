@@ -302,8 +302,9 @@ class Finishes:
     def _of_few(self, among: int, bounds: FinishBounds) -> Least:
         """Return the earliest finish; examine only workers whose lower bound allows it.
 
-        Idle workers with the same work finish at the same time, so one of them is examined. Busy
-        workers are examined in ascending order of the lower bounds of their finish times.
+        Idle workers with the same work finish at the same time, so only one idle worker per amount
+        of work is examined. Busy workers are examined in ascending order of the lower bounds of
+        their finish times.
         """
         least = Least()
         for work, workers in self.costs:

@@ -35,9 +35,9 @@ def members(bits: int) -> Iterator[int]:
 class Fleet:
     """The live workers in ascending order, and the number of requests in flight at each.
 
-    When a worker leaves, its requests are no longer counted. If a request of a worker that left
-    finishes later, ``end_request`` returns False, even if the worker has joined again. Routing
-    requires at least one live worker. ``everyone`` is the set of all live workers, as bits.
+    When a worker leaves, its requests are no longer counted. ``end_request`` returns False for
+    requests of a worker that has left, even if the worker has joined again. Routing requires at
+    least one live worker. ``everyone`` is the set of all live workers, as bits.
     """
 
     def __init__(self, workers: int) -> None:

@@ -154,7 +154,7 @@ class Victims:
     still meet their deadlines. Requests with more spare time are preempted first; spare time
     excludes the time to restore a request's memory. A preempted request is not preempted again
     until it has produced ``progress`` more tokens. A request that arrived at least ``aging_s``
-    seconds ago is never preempted. No request is preempted if all victims together would free too
+    seconds ago is never preempted. No request is preempted if preempting all victims would free too
     little memory. With ``swaps``, the victims' KV cache is copied to CPU memory if copying is
     faster than recomputing. With ``always_swaps``, the KV cache is copied whenever CPU memory has
     room.

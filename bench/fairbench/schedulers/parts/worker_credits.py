@@ -191,7 +191,7 @@ class WorkerCredits:
         return within
 
     def credit_of(self, node: str) -> WorkerCredit:
-        """Return a node's credit and mark it as just used; delete credits not used for long."""
+        """Return a node's credit and mark it as just used; delete credits that are long unused."""
         credit = self.of.pop(node, None)
         if credit is None:
             if len(self.of) >= MAX_CLIENTS:
@@ -310,8 +310,8 @@ Charge = Literal["input", "uncached", "split", "owner", "gpu-time"]
 class DispatchCharging:
     """Charging of prompt tokens at dispatch, and of output tokens at the request's end.
 
-    With ``ahead``, a client's mean output is charged at dispatch, and corrected at the request's
-    end.
+    With ``ahead``, a client's mean output is charged at dispatch; the charge is corrected when the
+    request ends.
     """
 
     token_ps: Callable[[], float] | None = None

@@ -114,7 +114,7 @@ class _Strand:
         await self.run(0, len(self._calls))
 
     async def _beside(self, at: int, until: int) -> None:
-        """Make calls ``at`` + 1 to ``until`` - 1 in parallel with the sub-agents of call ``at``."""
+        """Make calls ``at`` + 1 to ``until`` - 1 while the sub-agents of call ``at`` run."""
         await self._wait(self._calls[at].think_s)
         await self.run(at + 1, until)
 

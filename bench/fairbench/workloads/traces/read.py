@@ -201,7 +201,7 @@ def read_with_requests(
 ) -> tuple[ReadTrace, FileRequests | None]:
     """Read a trace file; return the trace, and its requests including the extra ``fields``.
 
-    The requests are None if the format of the trace is one of ``PROGRAMS``.
+    If the trace's format is one of ``PROGRAMS``, the second result is None.
 
     Args:
         params: The options for reading the file.

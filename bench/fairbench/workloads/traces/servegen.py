@@ -138,7 +138,7 @@ class WindowedTrace:
 
 
 def times_in(window: RenewalWindow, rng: random.Random) -> list[float]:
-    """Return the times in seconds of a window's requests, in ascending order."""
+    """Return the arrival times in seconds of a window's requests, in ascending order."""
     gaps = [1.0] * (window.count + 1)
     if window.cv > CONSTANT_BELOW:
         if window.law == "Gamma":

@@ -34,7 +34,7 @@ class TraceRow(NamedTuple):
         session: The name of the request's program, or "" if the request is a program by itself.
         end_ns: The time in ns at which the answer was complete, or None if unknown.
         blocks: The identities of the blocks at the beginning of the prompt. Blocks with equal
-            identities have equal content; the rest of the prompt is unique.
+            identities have equal content. Tokens after the last block are unique to the request.
         block_size: The number of tokens in a block.
         synthetic: A description of the parts of the request that were not recorded.
         estimated: The estimated number of tokens in the text of the blocks, or 0 if the blocks have
@@ -150,8 +150,8 @@ class TraceTable:
         blocks: The ids of the blocks of all prompts.
         branch: The number of a sub-agent of the session, or 0 for the session itself.
         shared: The number of tokens at the prompt's beginning that other sessions may share.
-        left_out: The number of requests in the file that the table leaves out.
-        who_left_out: A description of the requests that are left out.
+        left_out: The number of requests in the trace file that are not in the table.
+        who_left_out: A description of the requests that are not in the table.
         synthetic: Descriptions of the parts of the trace that were not recorded.
     """
 

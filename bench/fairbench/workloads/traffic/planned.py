@@ -216,7 +216,7 @@ class Constant(PlannedKind):
 
     @dataclass(frozen=True)
     class Params:
-        """The kind ``constant`` has no parameters; scenario and command line set the rate."""
+        """The kind ``constant`` has no parameters; the scenario or a flag sets the rate."""
 
     def phases(self, load: TrafficLoad) -> tuple[Phase, ...]:
         return (Phase(inf, 1.0),)

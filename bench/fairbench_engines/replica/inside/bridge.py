@@ -151,7 +151,7 @@ def failure(error: Exception) -> dict[str, Any]:
     """Return the type and text of an error, and the file, line and function that raised the error.
 
     ``fits`` is False if the error shows that the engine differs from the supported releases: a call
-    from this package failed, or a stand-in lacks an attribute.
+    from this package failed, or the engine used a missing attribute of a stand-in.
     """
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1]

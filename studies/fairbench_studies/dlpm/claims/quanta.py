@@ -1,4 +1,4 @@
-"""Claims 12 to 14 of the DLPM paper (figures 10 and 1): throughput and fairness by quantum."""
+"""The DLPM paper's claims on the quantum (fairbench's claims 12 to 14; figures 10 and 1)."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Tried(NamedTuple):
 
 
 def outcomes_of(claims: Sequence[Claim], cells: Sequence[SchedulerResults]) -> Outcomes:
-    """Return the verdict on each part of the claims that compare pairs of schedulers."""
+    """Return the verdict on each part of each claim that compares two schedulers."""
     return {
         (claim.number, part.text): part.outcome
         for claim in claims

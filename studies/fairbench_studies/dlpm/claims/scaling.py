@@ -1,4 +1,4 @@
-"""Claims 15 and 17 of the DLPM paper: many clients, and the cost of a central scheduler.
+"""The DLPM paper's claims on many clients, and on the cost of a central scheduler.
 
 Claim 15 is judged from figure 11, and claim 17 from figure 4.
 """

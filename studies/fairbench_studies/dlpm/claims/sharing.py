@@ -21,7 +21,7 @@ IDLE = 0.001  # Workers count as never idle if they idle for at most this fracti
 
 
 def judge_computed_service(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge whether RR+LPM and both forms of Preble share computed service less equally than D2LPM.
+    """Judge whether RR+LPM and Preble share computed service less equally than D2LPM does.
 
     Jain's index covers the time in which all clients are active. Over a whole run, Jain's index
     would hardly depend on the scheduler, because every scheduler completes the same programs.

@@ -14,7 +14,7 @@ FOLDER = "tests/schedulers/local"
 
 
 class ByTests(NamedTuple):
-    """The data of claims that tests decide; ``basis`` says where these tests are."""
+    """The data of claims that tests decide; ``basis`` names the folder of the tests."""
 
     basis: str = f"named tests in {FOLDER}, on a small engine and on the simulated engine"
 

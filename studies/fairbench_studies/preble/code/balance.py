@@ -29,9 +29,9 @@ class CodeBalance:
     """Load balancing that moves nodes of the prefix tree to the GPU with the least load.
 
     Only key nodes are moved, the cheapest first. The key node of a request is the deepest node on
-    the prompt's path with more tokens than the path above the node. If a GPU has only one key node,
-    the node is not moved. Instead, the node is copied to the GPU with the least load once the TTFT
-    of its requests has doubled.
+    the prompt's path with more tokens than the path above the node. A GPU's only key node is not
+    moved, but copied to the GPU with the least load once the TTFT of the node's requests has
+    doubled.
     """
 
     def __init__(self, params: BalanceParams, load: CodeLoad) -> None:

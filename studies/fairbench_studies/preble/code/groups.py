@@ -18,9 +18,9 @@ class PrebleGroupsCode(PrebleGroups):
     Successive passes try the groups from the highest to the lowest, and then begin again with the
     highest group. The pass for group g tries at most (g + 1) x ``per_group`` requests of this
     group, in order of arrival. Requests that do not fit into KV memory are skipped. A request's
-    group is its cached fraction times the number of groups. The paper rounds the group number down,
-    but Preble's code rounds the number up and subtracts one. With ten groups, the code puts the
-    fraction 0.70 in group 6 instead of 7.
+    group is the cached fraction of its prompt times the number of groups. The paper rounds the
+    group number down, but Preble's code rounds the number up and subtracts one. With ten groups,
+    the code puts the fraction 0.70 in group 6 instead of 7.
     """
 
     name = "preble-groups-code"

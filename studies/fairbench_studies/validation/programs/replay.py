@@ -77,7 +77,7 @@ class EvenArrivals:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
-    """The results of a simulated run. Times are in seconds after the first arrival.
+    """The requests and programs of a simulated run. Times are in seconds after the first arrival.
 
     ``requests_*`` and ``service`` (input + 2 x output tokens) have an entry per finished request.
     ``programs_*`` and ``latencies_s`` have an entry per finished program. Clients are numbers.

@@ -105,7 +105,7 @@ class ServingRun:
 
     @property
     def direct(self) -> bool:
-        """Whether requests went directly to the engine, which also counted prompt tokens."""
+        """Whether requests arrived in an open loop, and directly at the engine."""
         return not self.closed and self.gateway == DIRECT
 
     @property

@@ -55,7 +55,7 @@ class CrossCheck:
         return 100 * (self.predicted / self.published - 1)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the cross-check and ``error_pct`` as JSON types."""
+        """Return the cross-check's fields and ``error_pct`` as values for a JSON file."""
         return {**asdict(self), "error_pct": self.error_pct}
 
 
