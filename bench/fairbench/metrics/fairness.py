@@ -186,7 +186,7 @@ class TenantShares:
     """The fair division of service in a tree whose nodes are tenants and clients.
 
     - ``tenants`` has one row for each tenant.
-    - ``client_shares`` has each client's service divided by its entitlement in the tree.
+    - ``client_shares`` has each client's service divided by its fair share in the tree.
     - ``owners`` lists each client's owner, or "" if the name contains the owner or there is no
       owner.
     - ``worst`` is the lowest share of a node; ``even`` is Jain's index of top-level nodes' service.
