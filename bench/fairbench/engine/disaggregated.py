@@ -1,4 +1,4 @@
-"""Disaggregated clusters, in which prefill workers compute prompts and decode workers decode."""
+"""Disaggregated clusters: prefill workers compute prompts, and decode workers produce output."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class Shares:
       shortfall at the window's end (``due.shortfall``).
     - ``entitlement`` is the client's max-min fair share of the total service, given all demands.
     - ``ratio`` is service divided by entitlement; NaN for a client without an entitlement.
-    - ``contended`` tells whether some client was short of service; otherwise, ``ratio`` has no
+    - ``contended`` is True if some client got too little service; otherwise, ``ratio`` has no
       meaning.
     """
 

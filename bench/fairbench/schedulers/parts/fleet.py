@@ -168,7 +168,7 @@ class Filling:
         self._below = below
 
     def instead_of(self, worker: int, available: int) -> int:
-        """Return an idle worker of the set ``available``, or ``worker`` if none of them is idle."""
+        """Return an idle worker of the set ``available``, or ``worker`` if the set has none."""
         if self._fleet.unfinished_at(worker) < QUEUES_FROM * self._below:
             return worker
         idle = self._fleet.less_loaded_than(self._below) & available
