@@ -163,7 +163,7 @@ def named_targets(
     classes: Mapping[str, str] = MappingProxyType({}),
     usual: Mapping[str, Targets] = MappingProxyType({}),
 ) -> dict[str, Targets]:
-    """Return each client's targets; ``given`` overrides the default targets ``usual``.
+    """Return each client's latency targets; ``given`` overrides the default targets ``usual``.
 
     A key of ``given`` is a latency such as ``ttft`` (for every client), or has the form
     ``NAME.ttft`` (for a client or a class). ``classes`` maps each client to its class. A target for

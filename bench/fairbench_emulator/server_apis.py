@@ -33,7 +33,7 @@ class EmulatedApi(ABC):
 
     @abstractmethod
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> calls.EmulatedCall:
-        """Parse a request body and headers. ``text`` is the tokenizer for prompts that are texts.
+        """Parse a request body and headers. ``text`` is the tokenizer for text prompts.
 
         Raises BadRequest if the body is invalid.
         """

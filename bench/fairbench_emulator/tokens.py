@@ -89,7 +89,7 @@ class TokenStreams:
         """Draw a random output for the prompt up to ``place``; return its segment and tokens.
 
         ``draw`` is called again while the first token of its output continues a known sequence.
-        After ``FORK_TRIES`` calls of ``draw``, the output replaces a stored sequence.
+        After ``FORK_TRIES`` calls, the output of the last call is used.
         """
         stream, offset = place
         follows = int(stream.ids[offset]) if offset < len(stream.ids) else None

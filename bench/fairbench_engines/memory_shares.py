@@ -37,7 +37,7 @@ class MirroredEviction(Protocol):
 
     @property
     def splits(self) -> int:
-        """The number of split tree nodes; a split may change a prompt's memory demand."""
+        """The number of tree nodes split so far; a split may change a prompt's memory demand."""
 
     def free_tokens(self) -> int:
         """Return the number of free tokens in the engine; cached tokens are not free."""

@@ -327,7 +327,7 @@ def write_clock(folder: Path, comparison: ClockComparison) -> None:
 
 
 def clocks(folder: Path) -> list[ClockComparison]:
-    """Return the clock comparisons of all drivers in order.
+    """Return the clock comparisons of all load drivers, in the drivers' order.
 
     A run with a single driver has no clock comparison. Raises DataError if a clock file is invalid.
     """

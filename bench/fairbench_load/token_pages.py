@@ -49,6 +49,6 @@ def narrow(ids: Sequence[int]) -> Sequence[int]:
 
 
 def prompt_apart(ids: Sequence[int], apart: Hashable) -> Prompt:
-    """Convert ids to a prompt that shares prefixes only with prompts with the same ``apart``."""
+    """Convert token ids to a prompt that shares prefixes only with prompts of equal ``apart``."""
     prompt = segments_of(narrow(ids))
     return prompt if apart is None else (Segment(repr(apart), 0), *prompt)

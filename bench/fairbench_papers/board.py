@@ -109,7 +109,7 @@ def _score_of_interval(
     bound: str,
     against: intervals.Decision | None,
 ) -> Score:
-    """Convert an interval to a score; ``back`` undoes the logarithm of a geometric mean."""
+    """Convert a mean's interval to a score; ``back`` undoes the logarithm of geometric means."""
     low = None if interval.low is None or bound == "<" else back(interval.low)
     high = None if interval.high is None or bound == ">" else back(interval.high)
     return Score(back(interval.mean), low, high, bound, against)

@@ -365,7 +365,7 @@ def _grid(board: Board, metrics: Sequence[BoardMetric]) -> page.Grid:
 
 
 class _Row(NamedTuple):
-    """A row of the leaderboard as a mark in a picture.
+    """A leaderboard row that is drawn as a marker in a chart.
 
     ``strong`` is True if no other scheduler is better than this one in both metrics of the chart.
     """

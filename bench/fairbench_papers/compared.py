@@ -109,7 +109,7 @@ def tradeoff(cells: Cells) -> Figure:
 def cdfs(cells: Cells) -> Figure:
     """Draw the latency distribution of the well-behaved clients over all seeds.
 
-    Refused and unfinished requests count, too, so that a curve may end below 100%.
+    Refused and unfinished requests count, too, so a curve may end below 100%.
     """
 
     def one(axis: Axes, here: Cells, styles: Mapping[str, SeriesStyle]) -> None:

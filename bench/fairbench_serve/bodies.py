@@ -157,9 +157,9 @@ def usual_bytes() -> int:
 class _Shares:
     """A limit of ``most`` units (bytes or bodies) that clients share.
 
-    A client's bytes or bodies may not exceed the free rest of the limit. If each client takes as
-    much as possible, the first client gets half of the limit, and the second client gets a quarter
-    of the limit.
+    A client may use at most as many bytes or bodies as remain free. If each client takes as much as
+    possible, the first client gets half of the limit, and the second client gets a quarter of the
+    limit.
     """
 
     def __init__(self, most: int) -> None:

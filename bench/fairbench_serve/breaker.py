@@ -205,8 +205,9 @@ class Refusals:
 class Doubts:
     """The workers whose last request failed, or whose last request of one kind failed.
 
-    Either the worker or the request itself may cause a failure. A failed worker gets no request
-    that has already failed at another worker. A ``kind`` of None stands for all kinds of requests.
+    The cause of a failure may be the worker or the request itself. A request that failed at one
+    worker is not retried at another worker in this collection. A ``kind`` of None stands for all
+    kinds of requests.
     """
 
     def __init__(self) -> None:

@@ -2,8 +2,7 @@
 
 The classes that compute totals are in ``schedulers/peers.py``, because simulations use them, too. A
 message contains only totals that have changed since the version that the peer last confirmed. If a
-message is lost, the next message repeats its changes. No message is stored, so an unreachable peer
-takes no memory.
+message is lost, the next message repeats its changes. Messages to unreachable peers are not stored.
 """
 
 from __future__ import annotations

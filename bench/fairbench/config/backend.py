@@ -116,7 +116,7 @@ class BackendConfig(BaseModel):
 def backend_kinds() -> Mapping[str, type[BackendConfig]]:
     """Return the classes of all kinds of backend, which installed packages have registered.
 
-    Servers that fairbench starts come first: real servers, then emulated servers.
+    Backends whose servers fairbench starts come first: real servers, then emulated servers.
     """
     found = {kind: through(BACKEND_GROUP, kind) for kind in registered(BACKEND_GROUP)}
     return dict(

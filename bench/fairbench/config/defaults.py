@@ -225,7 +225,7 @@ def pair_of(draft: Mapping[str, object]) -> tuple[str, str]:
 def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     """Return the names of the components, such as the router, whose parameters are used.
 
-    The result has no endpoint and no router of another project, as fairbench configures neither.
+    The result omits endpoints and routers of other projects, because fairbench configures neither.
     """
     if draft["scheduler"] == AS_SERVED:
         return ()

@@ -1,4 +1,4 @@
-"""Disaggregated clusters, in which prefill workers compute prompts and decode workers decode."""
+"""Disaggregated clusters: prefill workers compute prompts, and decode workers produce output."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Transfers:
         self._requested = 0
 
     def send(self, sequence: Sequence, source: int, target: int, done: Then) -> None:
-        """Transfer the KV cache of a prompt; call ``done`` when it has arrived."""
+        """Transfer the KV cache of a prompt, and then call ``done``."""
         self._requested += 1
         transfer = Transfer(self._requested, sequence, source, target, done)
         self._waiting.setdefault((source, target), deque()).append(transfer)

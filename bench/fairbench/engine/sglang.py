@@ -530,8 +530,8 @@ class Admission:
         """Carry out the scheduler's wish to preempt a running request.
 
         As in SGLang, cached tokens are evicted until each request that keeps running has memory for
-        20 more steps. The function returns False if the request is not running, or if the scheduler
-        wants to swap it and its KV cache does not fit into CPU memory.
+        20 more steps. Return False if the request is not running, or if a requested swap of its KV
+        cache does not fit into CPU memory.
         """
         replica, request = self._replica, wish.request
         batch, cache = replica.batch, self._cache

@@ -233,7 +233,7 @@ class BlockTree:
         return upper
 
     def shorten(self, node: BlockNode, blocks: int) -> None:
-        """Remove the last ``blocks`` blocks, but not all blocks, of a node without children."""
+        """Remove the last ``blocks`` blocks of a node without children; one block must remain."""
         waiters = self._unfiled(node)
         node.blocks -= blocks
         node.depth -= blocks * self.block_size

@@ -230,8 +230,8 @@ class Step:
     number of tokens of a prompt. ``decodes`` is the number of sequences that decode. ``preempted``
     is true if a sequence was preempted because blocks ran out. ``wished`` holds the sequences that
     were preempted because the scheduler asked for it. ``stalled`` holds the decoding sequences that
-    get no token in the step. Sequences are stalled if an earlier sequence lacked blocks and was
-    itself preempted, or if earlier prompts used up the budget.
+    get no token in the step. A sequence is stalled if earlier prompts used up the token budget, or
+    if an earlier sequence was preempted because it lacked blocks.
     """
 
     budget: int

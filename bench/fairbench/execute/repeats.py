@@ -102,7 +102,7 @@ REMARKS = ("workers", "errors", "cache", "lateness", "estimated", "lengths")
 def remarks_on(summary: Summary, place: str = "") -> Iterator[str]:
     """Yield a run's notes on problems that make a comparison less certain.
 
-    Each note begins with the configuration ``place`` and the seed of the run.
+    Each note begins with ``place`` (the run's configuration) and the run's seed.
     """
     notes = summary["notes"]
     for key in REMARKS:

@@ -238,7 +238,7 @@ class TimeEstimate(NamedTuple):
 
 
 def estimate(requests: Iterable[float]) -> TimeEstimate:
-    """Estimate the cost of simulations; ``requests`` has each simulation's number of requests."""
+    """Estimate the cost of simulations from each simulation's number of ``requests``."""
     counts = list(requests)
     total, load, processors = sum(counts), 0.0, _processors()
     with suppress(AttributeError, OSError):  # Some systems do not report their load.

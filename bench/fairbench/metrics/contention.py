@@ -193,7 +193,8 @@ def contended(
         requests: All calls of the run.
         facts: Facts about the run that the tables do not contain, such as workers and KV pool.
         window: The period of the run in which shares are computed.
-        short: The weighted tokens due to each client but not received at the end of ``window``.
+        short: The weighted tokens that each client still lacks of its due service at the end of
+            ``window``.
         demand: The due service of each client in the window, in weighted tokens.
     """
     refused = (requests.status == REFUSED) & window.holds(requests.arrival_s)

@@ -122,7 +122,7 @@ class Shares:
       shortfall at the window's end (``due.shortfall``).
     - ``entitlement`` is the client's max-min fair share of the total service, given all demands.
     - ``ratio`` is service divided by entitlement; NaN for a client without an entitlement.
-    - ``contended`` tells whether some client was short of service; otherwise, ``ratio`` has no
+    - ``contended`` is True if some client got too little service; otherwise, ``ratio`` has no
       meaning.
     """
 
@@ -186,7 +186,7 @@ class TenantShares:
     """The fair division of service in a tree whose nodes are tenants and clients.
 
     - ``tenants`` has one row for each tenant.
-    - ``client_shares`` has each client's service divided by its entitlement in the tree.
+    - ``client_shares`` has each client's service divided by its fair share in the tree.
     - ``owners`` lists each client's owner, or "" if the name contains the owner or there is no
       owner.
     - ``worst`` is the lowest share of a node; ``even`` is Jain's index of top-level nodes' service.

@@ -5,8 +5,7 @@ rates count all requests of the programs that arrived in the window, including r
 after the window. Unfinished requests count as late. Requests that a program never sent also count
 as late, because a starved client sends fewer requests.
 
-Padding is tokens that a heavy client requests but does not need. Useful service is service without
-padding.
+Useful service excludes padding, that is, tokens that a heavy client requests but does not need.
 """
 
 from __future__ import annotations

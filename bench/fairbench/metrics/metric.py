@@ -102,7 +102,7 @@ class Display(Enum):
 
 
 class Shown(NamedTuple):
-    """How a metric appears in one display, as a column, line or headline.
+    """The appearance of a metric in one display (a column, line or headline).
 
     - ``position`` orders the metrics of a display; the lowest position comes first.
     - ``heading`` replaces the metric's heading, and ``form`` replaces its number format.

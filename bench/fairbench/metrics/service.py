@@ -3,8 +3,7 @@
 A token is "booked" at the time at which it begins to count as service. Tokens charged at admission
 are booked at the start of an iteration, and computed input tokens at the iteration's end. An output
 token is booked at the end of its decode step. A stretch is a period in which the batch does not
-change. A log has a row for each client in a stretch, but a stretch's step times are computed only
-once.
+change.
 """
 
 from __future__ import annotations

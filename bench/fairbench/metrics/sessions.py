@@ -223,8 +223,8 @@ def _alone_s(calls: Requests, session: Ints) -> Floats:
     """Return the seconds that each call takes alone, with only the session's own prefix cached.
 
     The session's longest earlier prompt and its answer count as cached, so a lone call computes
-    only the prompt tokens after them. A lone call is assumed to compute no more tokens than it did
-    in the run.
+    only the prompt tokens after them. A lone call is assumed to compute at most as many tokens as
+    the same call in the run.
     """
     context = calls.input_tokens + calls.output_tokens
     before = np.zeros(len(context), np.int64)

@@ -92,7 +92,7 @@ class Gaps:
     def add(
         self, client: Ints, gap: Ints, gap_s: Floats, tokens: Floats, beside: Flags | None = None
     ) -> None:
-        """Count tokens by the gap before them, which lasts ``gap_s[gap]`` seconds.
+        """Count tokens by the gap before them; gap number g lasts ``gap_s[g]`` seconds.
 
         ``beside`` is true if prompts of other clients were computed in the gap before a token.
         """

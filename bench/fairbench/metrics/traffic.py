@@ -83,7 +83,7 @@ def traffic_of(clients: Sequence[str], requests: Requests, horizon_s: float) -> 
 
 
 def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
-    """Return the consecutive events whose sum of ``gains`` minus their ``cost`` is largest.
+    """Return the range of consecutive events with the largest net gain (gains minus cost).
 
     Args:
         gains: The gain of each event, such as its tokens; shape (n_events,), n_events > 0.

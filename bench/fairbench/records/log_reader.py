@@ -447,7 +447,7 @@ class _Reader:
         nested: Mapping[str, list[Any]],
         rows: Sequence[Record],
     ) -> list[naming.FieldColumn]:
-        """Return the columns of a field, as the user, the format or the usual names determine."""
+        """Return a field's columns, which the user, the format or the usual names determine."""
         named, layout = self._asked.names, self._layout
         if name in named:
             return [named[name]] if named[name].name else []

@@ -173,8 +173,8 @@ def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
 
     Clients are ordered by service / fair share, the lowest ratio first. Clients with equal or
     undefined ratios are ordered by P99 latency: first unknown values, then the highest. Values are
-    means if several runs are combined. If the workload has no heavy client, clients that flood come
-    last.
+    means if several runs are combined. Without named heavy clients, clients that demand much more
+    than others come last.
     """
     rows = summary["clients"]
     good = [row for row in rows if not row["misbehaving"] and row["programs"]]

@@ -248,8 +248,8 @@ class MetricContrast:
     """The means of a metric under two schedulers over their common seeds, and the difference.
 
     ``more_seeds`` estimates how many more seeds would make the schedulers' difference significant.
-    ``more_seeds`` is None if this number is 0 or too high, or if more seeds cannot help. For
-    metrics in seconds, verdicts use ``ratios``, the difference of logarithms.
+    ``more_seeds`` is None if no seeds or too many seeds are needed, or if more seeds cannot help.
+    For metrics in seconds, verdicts use ``ratios``, the difference of logarithms.
     """
 
     metric: str

@@ -29,7 +29,7 @@ class Reference(NamedTuple):
 
 
 def reference_of(summary: Mapping[str, Any]) -> Reference:
-    """Return the values of a summary with which another run is compared."""
+    """Return the values of a run's summary to which another run is compared."""
     keys = (*SHARES, THROUGHPUT)
     return Reference(str(summary["scheduler"]), {key: summary.get(key) for key in keys})
 
@@ -37,7 +37,7 @@ def reference_of(summary: Mapping[str, Any]) -> Reference:
 def reference_spec(
     spec: ExperimentSpec, scheduler: str, settings: Mapping[str, Any], *, single: bool
 ) -> ExperimentSpec:
-    """Return the experiment under another scheduler, with the given ``settings``.
+    """Return the experiment with another scheduler and the given ``settings``.
 
     Raises UsageError if the scheduler is unknown, if the experiment uses real servers, or if the
     command does not report a single run (``single`` is False).

@@ -2,7 +2,7 @@
 
 To add a scheduler, write its class in a new file, and add a line to the table in this module.
 
-A user's own scheduler requires no change of this file. Users can name the scheduler's file in the
+Users can also add schedulers without changing fairbench. Users can name a scheduler's file in the
 environment variable ``FAIRBENCH_SCHEDULERS`` (``:`` separates several files). Instead of a named
 file, an installed package can register the scheduler as an entry point in the group
 ``fairbench.local_schedulers`` or ``fairbench.routers``.

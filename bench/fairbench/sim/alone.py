@@ -1,8 +1,9 @@
 """Simulations of each client alone on its part of the cluster, as a reference for shared runs.
 
-A client's part is 1/n of the speed and of the KV pool of every replica, where n is the sum of all
-weights divided by the client's weight. A part has as many replicas as the whole cluster, so that
-requests are routed as in shared runs.
+A client's part is 1/n of every replica's speed and KV pool; n is the sum of all clients' weights
+divided by the client's weight. A part has as many replicas as the whole cluster, so that requests
+are routed as in shared runs. An iteration of a lone client takes n times as long as on the whole
+cluster.
 """
 
 from __future__ import annotations
@@ -37,9 +38,8 @@ def simulate_alone(
 
     - ``client`` is the name of the client.
     - ``latency_n`` is the number of latencies that were measured.
-    - ``p50_s``, ``p95_s`` and ``p99_s`` are latency percentiles in seconds: the lowest values of
-      the simulations with the routers in ``ROUTERS``. A percentile is None if its rank falls on a
-      refused request.
+    - ``p50_s``, ``p95_s`` and ``p99_s`` are latency percentiles in seconds, each the lowest of all
+      routers in ``ROUTERS``. A percentile is None if its rank falls on a refused request.
     - ``censored`` names the percentiles that are only lower bounds.
 
     The scheduler in ``spec`` has no effect on the result. Latencies are measured in the same time

@@ -134,7 +134,7 @@ class FileBlocks:
         return self._path.parent
 
     def groups(self, count: int) -> Iterator[NDArray[np.int64]]:
-        """Yield the rows in order; each array has the rows of up to ``count`` blocks."""
+        """Yield the rows in order, in arrays of up to ``count`` record batches."""
         import pyarrow as pa
 
         group = []

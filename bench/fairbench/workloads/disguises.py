@@ -199,12 +199,12 @@ class EndedRequest(NamedTuple):
 Reaction: TypeAlias = Callable[[EndedRequest], bool]
 """A function that is called when a request of a client ends; it may keep state.
 
-If a reaction returns True, all waiting programs of the client start.
+A ``Reaction`` that returns True starts all waiting programs of the client.
 """
 
 
 class AtRefill:
-    """A reaction to the end of a queued request, when the client's credit may be renewed."""
+    """A reaction that starts programs after a queued request, as credit may be renewed then."""
 
     def __call__(self, ended: EndedRequest) -> bool:
         return ended.ttft_s >= LONG_S

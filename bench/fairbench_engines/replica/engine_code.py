@@ -147,7 +147,7 @@ class OwnCode(ABC):
         return made
 
     def _open(self, parts: WorkerParts) -> None:
-        """Configure the engine's process for the run.
+        """Send the run's settings to the engine's process.
 
         Raises UsageError if the engine's release does not support fairbench's eviction policies.
         """

@@ -142,8 +142,8 @@ class PluginAdmission:
         Return whether SGLang's loop over waiting requests continues.
 
         If the server has priority classes, SGLang first tries to preempt requests of lower classes.
-        If SGLang preempts nothing, fairbench's scheduler preempts requests, or names another
-        candidate in place of ``req``.
+        If SGLang preempts nothing, fairbench's scheduler may preempt requests or replace the
+        candidate ``req``.
         """
         if self.theirs_preempts and original(adder, req, *args, **named):
             return True

@@ -41,7 +41,7 @@ class Disaggregation:
         return 0
 
     def by_target(self) -> dict[str, Hook]:
-        """Return the hooks, by the function that each hook wraps."""
+        """Return the hooks, keyed by the name of the wrapped function."""
         return {
             f"{BOOTSTRAP}.pop_bootstrapped": Hook(self.bootstrap),
             f"{ALLOCATION}.pop_preallocated": Hook(self.allocate),

@@ -17,8 +17,9 @@ FLAG = "--data-parallel-size"
 def check_ranks(config: Any, scheduler: LocalScheduler) -> None:
     """Raise UsageError unless all data-parallel ranks run on this host under a single API server.
 
-    The server's first process checks the hosts and sets the variable ``FOLDER``. Engine cores of a
-    dense model see a data-parallel size of 1, so they cannot check that all ranks run on one host.
+    The server's first process checks the hosts and sets the environment variable named ``FOLDER``.
+    Engine cores of a dense model see a data-parallel size of 1, so they cannot check that all ranks
+    run on one host.
     """
     parallel = config.parallel_config
     several = parallel.data_parallel_size > 1

@@ -72,7 +72,7 @@ def _listed_in(variable: str) -> list[str] | None:
 
 
 def assign(gpus: list[str], *, dp: int, tp: int, share: bool) -> list[str]:
-    """Return the names of the ``tp`` GPUs of each of ``dp`` servers, joined by commas.
+    """Return, for each of ``dp`` servers, the comma-separated names of its ``tp`` GPUs.
 
     Servers share a GPU only if ``share`` is True. Raises UsageError if there are too few GPUs.
     """

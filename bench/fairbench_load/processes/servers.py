@@ -178,7 +178,7 @@ def start_all(
 ) -> list[Server]:
     """Start servers, and wait until all servers are ready; call ``on_ready`` with the progress.
 
-    All servers are ended before an error is raised. Raises RunFailed if a server ends or is not
+    All servers are stopped before an error is raised. Raises RunFailed if a server ends or is not
     ready within ``timeout_s`` seconds, and KeyboardInterrupt if ``interrupted`` returns true.
     """
     servers: list[Server] = []

@@ -217,7 +217,7 @@ class PlanQuestion:
     - With ``every``, the plan tests every number of replicas.
     - With ``sharing``, each client is also simulated alone on the planned cluster.
     - ``most`` is "" for a plan that seeks the fewest replicas. If ``most`` is USERS, the plan seeks
-      the most users (clients) that exactly ``low`` = ``high`` replicas can serve.
+      the most users (clients) that ``low`` replicas can serve; ``high`` equals ``low``.
     """
 
     slos: Sequence[str]

@@ -142,7 +142,7 @@ SIGNS: Mapping[str, Callable[[Any], Any]] = {
     ),
     **dict.fromkeys(("success", "succeeded", "successful", "issuccess", "ok"), _switch),
 }
-"""Functions that convert values to states, by column name; earlier columns take precedence."""
+"""Functions that convert a column's values to request states; earlier columns take precedence."""
 
 
 def signed(columns: Sequence[ColumnValues]) -> list[Any] | None:

@@ -15,7 +15,7 @@ from fairbench_rivals.gateway.class_queues import ClassQueues
 class CrossBand(ClassQueues):
     """A policy that serves priorities in proportion to their weights, and each priority FCFS.
 
-    The rules are those of llm-d-router issue 1995 (extension point: PR 2920). In the order
+    The rules follow llm-d-router's issue 1995 (extension point: PR 2920). In the order
     ``priority-first``, a priority's credits are its weight divided by the smallest weight, rounded.
     The next request is taken from the highest priority that has credits left, and costs one credit.
     In the order ``interleaved``, the priority with the lowest virtual time goes first, and each

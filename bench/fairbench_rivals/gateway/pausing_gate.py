@@ -108,7 +108,7 @@ class PlacementGate(SessionGate[P]):
         return sorted(found, key=lambda session: session.pool_place or 0)
 
     def enter_pool(self, session: P) -> None:
-        """Pause a session, or let a new session wait for memory."""
+        """Add a session, paused or new, to the pool of sessions that wait for memory."""
         session.origin = session.worker if session.worker is not None else session.origin
         session.worker, session.is_marked = None, False
         session.pool_place, session.pool_tokens = next(self._places), session.tokens

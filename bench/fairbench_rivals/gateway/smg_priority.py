@@ -32,7 +32,7 @@ CLASSES: Mapping[int, Rules] = {
     0: Rules("default", 0, 0.10, 512, 60.0, 30.0),
     -1: Rules("bulk", 0, 0.0, 1024, 300.0, 120.0),
 }
-"""The rules of each class by priority, the most important class first."""
+"""The rules of each priority class, keyed by priority, the highest first."""
 
 # priority classes that go first after a long wait (``starved_s``), in order of precedence
 AGING = (-1, 0, 1)
@@ -45,8 +45,9 @@ class SmgPriority(ClassQueues):
     are system (priority 2 and above), interactive (1), default (0) and bulk (-1 and below). Each
     class reserves max(floor, share x slots) slots. A class whose first request has waited for too
     long is served before other classes, and ignores reservations. If several classes have waited
-    too long, the lowest of them goes first. A request is refused if the queue of its class is full,
-    or after the time limit of its class. The policy does not distinguish clients.
+    too long, the class with the lowest priority goes first. A request is refused if the queue of
+    its class is full, or after the time limit of its class. The policy does not distinguish
+    clients.
 
     If a request of the class ``system`` or ``interactive`` finds no slot, smg cancels a request of
     a lower class that has no first token yet. Gateways of fairbench cannot cancel a sent request,

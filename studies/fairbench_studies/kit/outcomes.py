@@ -52,7 +52,7 @@ def compared(
     """Judge, paired by seed, whether values in ``more`` are larger than values in ``less``.
 
     The claim holds if the ratio ``more / less`` (or the difference, if ``is_ratio`` is false) is
-    above the threshold ``flip``. The mean over the seeds is geometric for ratios.
+    above the threshold ``flip``. Ratios are averaged over the seeds by the geometric mean.
     """
     if is_ratio:
         less, more, flip = [*map(_logarithm, less)], [*map(_logarithm, more)], log(flip)

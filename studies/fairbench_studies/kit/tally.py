@@ -81,7 +81,7 @@ class Tally:
 
     @property
     def extremes(self) -> str:
-        """The measure's extremes, such as ``from 0.96x (tot s2) to 4.06x (long-qa s1)``."""
+        """The measure's range as text, such as ``from 0.96x (tot s2) to 4.06x (long-qa s1)``."""
         values = list(self.values.items())
         if not values:
             return "nothing known"

@@ -127,8 +127,8 @@ def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, 
     """Place the numbers of markers so that no number covers a marker or another number.
 
     Yields the position of a number (in typographic points from the lower left corner), the number,
-    and whether a line joins the number to its marker. In the view ``WHOLE``, markers of the dense
-    region ``CLOSE`` have no numbers.
+    and whether a line joins the number to its marker. In the view ``WHOLE``, markers in the dense
+    region ``CLOSE`` get no numbers.
     """
     wide, high = POINTS * view.wide, POINTS * view.high
     spots = {

@@ -124,7 +124,7 @@ def table(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
 
 
 def points(rows: Sequence[Row]) -> dict[str, dict[str, Point]]:
-    """Return the points to draw, by workload and eviction policy."""
+    """Return the plot points of each workload and eviction policy."""
     return {
         workload: {
             policy: Point([100 * min(kept([row])) for row in mine], _changes(mine, groups["lru"]))

@@ -57,7 +57,8 @@ def headline() -> str:
 def frontier_limit() -> str:
     """Return a table of the frontier study's test configurations, as means over the seeds.
 
-    A row has service relative to the highest possible, and the lowest fair share in any minute.
+    Rows show service relative to the highest possible service, and the lowest fair share in any
+    minute.
     """
     cells: dict[str, dict[str, list[Row]]] = {}
     for row in read_rows(ROOT / "results/frontier.csv"):

@@ -57,7 +57,7 @@ def _prompts(workload: str) -> list[Prompt]:
 
 
 class _Listed:
-    """A stand-in for the model (``core.LLM``) that lists prompts and answers at once."""
+    """A stand-in for the model (``core.LLM``) that stores prompts and answers without delay."""
 
     def __init__(self) -> None:
         self.prompts: list[Prompt] = []

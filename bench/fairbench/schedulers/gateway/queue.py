@@ -199,7 +199,7 @@ class QueueHost(Generic[T]):
             refuse(request)
 
     def release_queue(self, now_s: float, send: Send, refuse: Callable[[Request], None]) -> None:
-        """Refuse the requests that the queue drops, and send the requests that it releases."""
+        """Refuse requests that the queue drops, and send requests that the queue releases."""
 
         def send_one(request: Request, worker: int) -> None:
             self._sent.add(request)

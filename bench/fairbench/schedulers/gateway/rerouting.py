@@ -39,9 +39,9 @@ def rerouting(router: Router) -> Rerouting:
 class Rerouting(Router):
     """A router that lets a function ``choose`` change the inner router's choice of a worker.
 
-    The inner router charges the worker that it chose, even if ``choose`` takes another worker. If a
-    request is routed again because its worker left, the inner router's earlier choice counts as
-    failed.
+    If ``choose`` takes another worker, the inner router still counts the request at its own choice.
+    If a request is routed again because its worker left, the inner router's earlier choice counts
+    as failed.
     """
 
     def __init__(self, router: Router) -> None:

@@ -31,8 +31,8 @@ class EDF(LocalScheduler):
     free.
 
     If a request does not fit, and would be late unless it starts within ``rescue_s`` seconds, it
-    preempts running requests, which ``Victims`` chooses. When memory runs out, the engine also
-    retracts requests in the order of ``Victims``. The preemption rules are new in fairbench; the
+    preempts running requests, which ``Victims`` chooses. When memory runs out, ``Victims`` also
+    chooses the requests that the engine retracts. The preemption rules are new in fairbench; the
     order is classical (Jackson 1955, Liu and Layland 1973).
     """
 

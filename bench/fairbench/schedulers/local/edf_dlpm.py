@@ -18,7 +18,7 @@ class EDFThenDLPM(UrgentDLPM):
     deadlines, requests of clients with positive credit go first, and then requests with longer
     cached prefixes. A late request, or a request without a deadline, goes first after ``aging_s``
     seconds if its client has positive credit. Without aging, many requests with deadlines would
-    starve requests without deadlines. If aging did not require credit, a client could go first by
+    starve requests without deadlines. Aging requires credit, so that no client gets ahead by
     sending many late requests. No theorem bounds the clients' shares: a client that claims tighter
     deadlines gets more service.
     """

@@ -19,10 +19,10 @@ from fairbench.schedulers.views import least_first
 class Priority(LocalScheduler):
     """vLLM's priority policy: the request with the lowest priority number goes first.
 
-    Requests with equal priority numbers are served in order of arrival. A pass stops at the first
-    request that does not fit. As in vLLM 0.32.0 (V1, vllm/v1/core/sched), no request is preempted
-    to admit another request. When memory runs out, the latest request with the highest priority
-    number is retracted. A client with low priority numbers can starve all others.
+    Requests with equal priority numbers are served in order of arrival. An admission pass stops at
+    the first request that does not fit into memory. As in vLLM 0.32.0 (V1, vllm/v1/core/sched), no
+    request is preempted to admit another request. When memory runs out, the latest request with the
+    highest priority number is retracted. A client with low priority numbers can starve all others.
     """
 
     name = "priority"

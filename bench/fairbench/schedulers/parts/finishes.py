@@ -196,7 +196,7 @@ class FinishBounds:
     For each worker and each ratio in ``LEVELS``, the class stores the sum of min(backlog, ratio x
     weight) over all clients. The sum is the total service if each client receives at most ratio x
     weight. The sum is concave in the ratio, so linear interpolation gives a lower bound of the sum.
-    The stored sums are whole numbers, rounded down, so repeated updates cause no rounding errors.
+    The stored sums are integers (rounded down), so rounding errors do not accumulate over updates.
     ``set_work`` takes O(levels) time, and ``lower_bounds`` takes O(workers) time. The stored sums
     take O(workers x levels) memory.
     """

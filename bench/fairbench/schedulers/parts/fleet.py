@@ -154,9 +154,9 @@ class Filling:
     Algorithm 2 of [DLPM] sends a client's requests to the worker with their prefix as long as the
     client has positive credit at this worker. A worker that joins has no prefix cached, so it would
     idle until clients have used up their credit at other workers. If the chosen worker has at least
-    ``QUEUES_FROM`` times ``below`` requests in flight, a worker with fewer than ``below`` requests
-    takes the request. The client must have positive credit at the new worker, so every credit stays
-    within the bounds of [DLPM] Algorithm 2.
+    ``QUEUES_FROM`` times ``below`` requests in flight, the request moves to a worker with fewer
+    than ``below`` requests. The client must have positive credit at the new worker, so every credit
+    stays within the bounds of [DLPM] Algorithm 2.
 
     Args:
         fleet: The live workers and their requests in flight.
@@ -168,7 +168,7 @@ class Filling:
         self._below = below
 
     def instead_of(self, worker: int, available: int) -> int:
-        """Return an idle worker of the set ``available``, or ``worker`` if none of them is idle."""
+        """Return an idle worker of the set ``available``, or ``worker`` if the set has none."""
         if self._fleet.unfinished_at(worker) < QUEUES_FROM * self._below:
             return worker
         idle = self._fleet.less_loaded_than(self._below) & available

@@ -101,7 +101,7 @@ class Program(Job):
 
 
 def content_key(program_id: int, item: Item | None) -> str:
-    """Return the content key of a program's input: the key of ``item``, or the program's id."""
+    """Return the key of a program's input: the item's key, or without an item the program's id."""
     return str(program_id) if item is None else item.key
 
 

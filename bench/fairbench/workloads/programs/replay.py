@@ -17,7 +17,7 @@ from fairbench.workloads.traces.read import TraceParams, read_trace
 
 
 class CallSequence(Program):
-    """Recorded calls in sequence, each of which starts once the previous call is answered."""
+    """A sequence of recorded calls; each call starts once the previous call is answered."""
 
     def __init__(self, program_id: int, client: str, calls: tuple[RecordedCall, ...]) -> None:
         self._calls = calls

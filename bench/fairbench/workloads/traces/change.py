@@ -151,7 +151,7 @@ SYNTHETIC = "synthetic"
 def assigned(table: TraceTable, count: int) -> TraceTable:
     """Assign each program to a random made-up client; client shares follow Zipf's law.
 
-    The run's seed does not change a program's client. All requests of a session go to one client.
+    A program's client does not depend on the run's seed. A session's requests belong to one client.
     """
     rng = stream(0, f"trace/clients/{count}")
     weights = list(accumulate(1 / rank for rank in range(1, count + 1)))

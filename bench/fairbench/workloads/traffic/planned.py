@@ -314,8 +314,8 @@ class Bursts(PlannedKind):
 class Diurnal(PlannedKind):
     """The kind ``diurnal``: a daily wave; the mean over a period is the client's rate.
 
-    At ``peak_s``, the rate is 1 + ``swing`` times the mean; half a period later, it is 1 -
-    ``swing`` times the mean. The rate follows a cosine, which is approximated by 24 straight lines.
+    At ``peak_s``, the rate is (1 + ``swing``) x mean; half a period later, the rate is (1 -
+    ``swing``) x mean. The rate follows a cosine, which is approximated by 24 straight lines.
     """
 
     kind = "diurnal"

@@ -1,7 +1,8 @@
 """The measured cost of a central DLPM scheduler ([DLPM] §5.1, Fig. 4).
 
 The scheduler's CPU time and the time for messages between processes are measured on this machine.
-The workers' caches are simulated. Figure 4 compares the scheduler's time with a decode step.
+The workers' caches are simulated. Figure 4 compares the scheduler's time with the duration of a
+decode step.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """The configurations, varied settings and seeds with which a group of claims is judged."""
+    """The configurations, varied settings and seeds of the runs that judge a group of claims."""
 
     group: Group
     steps: Mapping[Place, Sequence[Step]]

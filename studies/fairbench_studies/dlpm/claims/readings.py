@@ -73,7 +73,7 @@ def outcomes_of(claims: Sequence[Claim], cells: Sequence[SchedulerResults]) -> O
 
 
 def at_rerun(claims: Sequence[Claim], folder: Path) -> Mapping[str, Tried]:
-    """Return the verdicts on claims under each reading in ``AT_RERUN``, from ``RERUN_FILE``."""
+    """Return the verdicts on ``claims`` under each interpretation of the paper in ``AT_RERUN``."""
     path = folder / RERUN_FILE
     if not path.exists():
         return {}

@@ -72,9 +72,10 @@ def parts_apart(
 ) -> list[Part]:
     """Return the parts of a claim: one for several replicas, and one for a single replica.
 
-    If clients compete only with several replicas, or only with one, the claim has a single part.
-    With one replica, RR+LPM is LPM, and D2LPM is DLPM. ``ours`` describes the results of
-    ``tallies`` in words. The first element of ``tallies`` uses the paper's measure of throughput.
+    A claim has a single part if clients compete for service only with one replica, or only with
+    several replicas. With one replica, RR+LPM is LPM, and D2LPM is DLPM. ``ours`` describes the
+    results of ``tallies`` in words. The first element of ``tallies`` uses the paper's measure of
+    throughput.
     """
     alone = [one.within(is_alone) for one in tallies]
     several = [one.within(lambda place: not is_alone(place)) for one in tallies]
@@ -87,7 +88,7 @@ def parts_apart(
 
 
 def extremes(tallies: Sequence[Tally]) -> str:
-    """Return, as text, the range of throughput gains by the paper's measure."""
+    """Return the range of throughput gains by [DLPM]'s measure as text."""
     return tallies[0].extremes
 
 

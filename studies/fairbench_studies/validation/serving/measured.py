@@ -56,7 +56,7 @@ class ServingRun:
 
     Times are in seconds after the first request. ``ttft_s`` and ``latency_s`` are NaN for requests
     that were refused or not answered; ``output_tokens`` is 0 for refused requests. In a closed
-    loop, at most ``concurrency`` requests are in flight, of which ``connection_limit`` reach the
+    loop, at most ``concurrency`` requests are in flight, and ``connection_limit`` of them reach the
     server. ``warm`` means that the same prompts had been sent to the server before the run.
     ``counts_prompts`` means that the client counts the tokens of each answered prompt.
     ``pool_tokens`` is the size of the KV pool in tokens, or 0 if unknown; ``pool_doubted`` means

@@ -42,7 +42,7 @@ _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
 def recorded(scheduler: str, scenario: str, stated: object = None) -> Recorded:
     """Return the date of a run: the ``stated`` date, or else the date of the run's commit.
 
-    Raises DataError if ``stated`` is neither None nor in ``RECORDED``.
+    Raises DataError if ``stated`` is a date that ``RECORDED`` lacks.
     """
     for date in RECORDED:
         if stated == date:

@@ -34,7 +34,7 @@ FEW_CLIENTS = 3
 class TenantLatency:
     """Times to first token (s) of a tenant or of a kind of request.
 
-    The fields ``other_*`` hold the predictions of another simulator (BLIS).
+    ``other_p50_s`` and ``other_p99_s`` are predictions of another simulator (BLIS).
     """
 
     name: str
@@ -135,7 +135,7 @@ def compare_tenants(
     Args:
         run: The measured run.
         replayed: The replay, which may have requests that the measured record lacks.
-        recorded: A mask of the requests that the measured record has, shape (n_replayed,).
+        recorded: Whether ``run`` contains each replayed request, shape (n_replayed,).
         profile: The id of the timing profile.
         fitted: Whether the timing profile, or the CPU time of a policy, was fitted to ``run``.
     """
