@@ -108,7 +108,7 @@ class Setup:
     def weighted(self, owner: str, weights: Mapping[str, float] | None) -> Setup:
         """Return a setup in which ``weights`` override the weights of some clients.
 
-        All other weights of the returned setup follow later changes of the original setup. Raises
+        Other clients' weights are read from the original setup, so later changes apply. Raises
         UsageError for an unknown client; the message names the scheduler ``owner``.
         """
         if not weights:
@@ -241,8 +241,8 @@ class LocalScheduler(HasOptionalHooks, ABC):
     def prepare(self, setup: Setup) -> None:
         """Receive the facts about clients, weights and costs, once, before the first request.
 
-        Raises UsageError if the parameters contradict the facts, such as by naming an unknown
-        client.
+        Raises UsageError if the parameters contradict the facts, for example if they name an
+        unknown client.
         """
         self.setup = setup
 

@@ -51,10 +51,10 @@ class MLFQ(LocalScheduler):
 
     In fairbench, a running request runs in every step, so a request that vllm-ltr would keep in
     memory without running it is preempted. Preemption copies the KV values to the host, as in
-    vllm-ltr, or discards them if host memory is full. No request is preempted if the memory of all
-    lower levels would not suffice. The run time of a request begins with its admission, and all
-    steps between two scheduling passes are assumed to take equally long. The starvation rule counts
-    only iterations in which a request waits.
+    vllm-ltr, or discards them if host memory is full. No request is preempted if preempting all
+    lower levels would not free enough memory. The run time of a request begins with its admission,
+    and all steps between two scheduling passes are assumed to take equally long. The starvation
+    rule counts only iterations in which a request waits.
     """
 
     name = "mlfq"

@@ -175,7 +175,7 @@ T = TypeVar("T")
 class QueueHost(Generic[T]):
     """The owner of a queue before the workers: a simulator or a real router.
 
-    ``held`` maps each queued request to the data that the host needs to send it.
+    ``held`` maps each queued request to the data needed to send the request.
     """
 
     def __init__(self, queue: HoldsRequests) -> None:

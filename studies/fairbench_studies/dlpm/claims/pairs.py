@@ -74,7 +74,7 @@ Measure = Pair | All
 
 
 def tally(measure: Measure, at: Mapping[Any, At]) -> Tally:
-    """Judge a claim about a metric in each configuration with runs of all compared schedulers."""
+    """Judge a claim about a metric in the configurations in which all compared schedulers ran."""
     return Tally(
         measure.name,
         {place: measure.seen(runs) for place, runs in at.items() if measure.compared <= set(runs)},
