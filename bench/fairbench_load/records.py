@@ -307,7 +307,7 @@ class ClockComparison(msgspec.Struct, frozen=True):
 
 
 class Shard(NamedTuple):
-    """The clients that driver ``number`` of ``drivers`` serves: every ``drivers``-th client."""
+    """The clients of driver ``number``: every ``drivers``-th client."""
 
     number: int = 0
     drivers: int = 1

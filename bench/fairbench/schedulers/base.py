@@ -102,7 +102,7 @@ class Setup:
         return children_of(tenant, (paths.get(client, client) for client in clients))
 
     def weight(self, client: str) -> float:
-        """Return the client's share of service relative to other clients, 1 by default."""
+        """Return the client's weight for sharing service, 1 by default."""
         return self.weights.get(client, 1)
 
     def weighted(self, owner: str, weights: Mapping[str, float] | None) -> Setup:

@@ -212,10 +212,10 @@ class QueueHost(Generic[T]):
 class GatewayQueue(HoldsRequests):
     """A queue that sends requests in a scheduler's order when the detector and the router allow.
 
-    The queue calls a ``LocalScheduler`` as an engine does. The queue knows the workers' caches only
-    if a ``view`` is given. Inputs are charged in full when a request is sent. Outputs are charged
-    when a request ends; with ``ahead``, an expected output is charged in advance. The queue ignores
-    priorities, because a ``Gateway`` has a queue for each priority.
+    The queue calls a ``LocalScheduler`` as an engine does. The queue takes cached prefixes into
+    account only if a ``view`` is given. Inputs are charged in full when a request is sent. Outputs
+    are charged when a request ends; with ``ahead``, an expected output is charged in advance. The
+    queue ignores priorities, because a ``Gateway`` has a queue for each priority.
     """
 
     def __init__(
