@@ -64,7 +64,7 @@ class All:
         return frozenset().union(*(pair.compared for pair in self.pairs))
 
     def seen(self, at: At) -> Seen:
-        """Return the joint verdict of all pairs in one configuration."""
+        """Return the joint verdict on all scheduler pairs in one configuration."""
         if not contended(at[name] for name in self.compared):
             return Seen(Outcome.UNCONTENDED)
         return Seen(joined(pair.seen(at).outcome for pair in self.pairs))
