@@ -217,10 +217,10 @@ class TimingProfile:
 
     T is the number of new tokens and decode sequences, and K is the sum of the decode context
     lengths. In a mixture-of-experts model, c_w + c_e*(1 - q_e^T) replaces c_w, because only the
-    experts that at least one token chooses are read. The fraction of experts that a token does not
-    use is q_e. An iteration with prefill takes at least c_l + c_lp*n_prefill, the time in which the
-    host launches its kernels. In SGLang's decode steps, few thread blocks read the longest context,
-    so attention takes at least c_tail per token of this context (``tail_ps``). Coefficients that a
+    experts that tokens choose are read. The fraction of experts that a token does not use is q_e.
+    An iteration with prefill takes at least c_l + c_lp*n_prefill, the time in which the host
+    launches its kernels. In SGLang's decode steps, few thread blocks read the longest context, so
+    attention takes at least c_tail per token of this context (``tail_ps``). Coefficients that a
     profile lacks (c_pf, c_e, c_l, c_lp, c_tail) are 0.
     """
 
