@@ -1,7 +1,7 @@
 """Separate packages ("doors") that add commands, schedulers or engines to the core.
 
-Each package registers itself by Python entry points, so the core depends on none of the packages.
-The package of the studies exists only in a source checkout.
+Add-on packages register themselves by Python entry points, so the core does not depend on them. The
+package of the studies exists only in a source checkout.
 """
 
 from __future__ import annotations

@@ -206,7 +206,7 @@ class Conflict(ValueError):
 
 
 def _first(error: ValidationError) -> ErrorDetails:
-    """Return the first unknown key's error or, without unknown keys, the first error.
+    """Return the error of the first unknown key or, if all keys are known, the first error.
 
     A mistyped key is an unknown key, and the key that the user meant is missing.
     """

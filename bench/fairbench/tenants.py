@@ -1,9 +1,8 @@
 """The tree of tenants, whose leaves are clients with names such as ``org/team/user``.
 
-Each node of the tree is a text: a client's name, a tenant's name with the separator at its end
-(``org/``, ``org/team/``), or "" for the root. Clients and tenants never share a name, so one
-mapping can hold the weights of both. If no client's name contains a separator, schedulers ignore
-tenants.
+A node of the tenant tree is a text: a client's name, a tenant's name that ends in / (``org/``,
+``org/team/``), or "" for the root. Clients and tenants never share a name, so one mapping can hold
+the weights of both. If no client's name contains a separator, schedulers ignore tenants.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Behaviour:
     A client is honest if all its choices have their default values.
 
     - ``identities`` is the number of client names under which the client sends its programs. With
-      ``in_turn``, the client uses each name for ``period_s`` seconds.
+      ``in_turn``, the client uses its names in turn, each for ``period_s`` seconds.
     - ``padding_tokens`` is the number of tokens put before each prompt. The padding is the
       attacker's own text or, with ``padding_of_victim``, repeats the first tokens of a victim's
       latest prompt. ``padding_fresh`` gives each call different padding, which evicts cached tokens

@@ -162,7 +162,7 @@ class FloodTrial:
 
     @property
     def waits(self) -> bool:
-        """Whether the heavy client waited, so that the order of requests mattered."""
+        """Whether the heavy client's requests waited, so that a scheduler could reorder them."""
         return self.flood.mean_s > WAITS * self.alone.mean_s
 
     @property

@@ -25,9 +25,9 @@ NO_OUTPUT = Segment("", 0)  # a placeholder, because the queue reads no outputs
 class Match(NamedTuple):
     """The result of looking up a prompt in an engine's prefix cache.
 
-    ``depth`` is the number of cached tokens. ``at`` identifies the position in the tree where the
-    cached prefix ends. ``awaited`` identifies the part of the prompt after the cached prefix, or is
-    None if the whole prompt is cached.
+    ``depth`` is the number of cached tokens. ``at`` identifies where in the prefix tree the cached
+    prefix ends. ``awaited`` identifies the part of the prompt after the cached prefix, or is None
+    if the whole prompt is cached.
     """
 
     depth: int

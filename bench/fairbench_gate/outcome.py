@@ -264,7 +264,7 @@ def _seeds(summaries: Sequence[Summary]) -> list[int]:
 def _by_seed(values: Sequence[Value], seeds: Sequence[int]) -> list[Value]:
     """Return the metric's mean over the repeats of each seed, in ascending order of the seeds.
 
-    The mean is undefined if the metric is undefined in one of the repeats.
+    A seed's mean is undefined if the metric is undefined in any repeat.
     """
     found: list[Value] = []
     for seed in sorted(set(seeds)):

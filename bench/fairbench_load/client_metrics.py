@@ -66,7 +66,7 @@ class RecentShares:
 
     Fair shares are max-min fair: no client's fair share exceeds its demand. The demand of a
     client that waited in more than half of the last minute's samples is assumed to be unlimited.
-    The demand of any other client is the service that the client received.
+    Without long waits, a client's demand is the service that it received.
     """
 
     def __init__(self, now_s: float) -> None:

@@ -79,7 +79,7 @@ def with_tag(headers: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def answer_id(worker: int, rid: str) -> str:
-    """Return the answer id of worker ``worker`` for the request with id ``rid``."""
+    """Return the id of worker ``worker``'s answer to the request ``rid``."""
     return f"worker-{worker}-{rid}"
 
 
@@ -98,8 +98,8 @@ _TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?,(\d{1,12})?", re.DOT
 def tagged(client: str, due: Due, now_s: float) -> str:
     """Return a client's name, followed by a tag with the request's latency targets (``due``).
 
-    The tag states the milliseconds from ``now_s`` to each deadline, and the milliseconds per output
-    token. If the request has no latency targets, no tag is added.
+    The tag states the milliseconds from ``now_s`` to each deadline, and the allowed milliseconds
+    per output token. If the request has no latency targets, no tag is added.
     """
     ends = [None if at_s is None else at_s - now_s for at_s in (due.first_token_s, due.end_s)]
     left = [

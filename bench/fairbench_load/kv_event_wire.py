@@ -9,7 +9,8 @@ This module writes SGLang's format (disaggregation/kv_events.py), in which a bat
 an event is a map. The module also reads three formats of vLLM (distributed/kv_events.py):
 
 - Until 2025, vLLM encoded a batch as an array of events, and an event as an array.
-- For some time, vLLM's main branch encoded batches and events as maps, and replays had no topic.
+- Some commits of vLLM's main branch encoded batches and events as maps, and sent replays without a
+  topic.
 - vLLM 0.28 to 0.32 uses SGLang's format.
 
 Unknown fields are ignored, because new releases add fields to events.

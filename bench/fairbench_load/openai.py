@@ -446,7 +446,7 @@ def whole_fault(payload: bytes) -> Fault | None:
 class StreamJudge:
     """A reader of a streamed answer that finds its output, end and faults.
 
-    - ``output`` is True if the stream has contained output.
+    - ``output`` is True if output has arrived in the stream.
     - ``ended`` is True if at least one choice (an alternative answer) has ended.
     - ``finished`` is True if all choices have ended; ``answers`` is the number of choices.
     """

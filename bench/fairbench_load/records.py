@@ -307,7 +307,7 @@ class ClockComparison(msgspec.Struct, frozen=True):
 
 
 class Shard(NamedTuple):
-    """The clients that driver ``number`` of ``drivers`` serves: every ``drivers``-th client."""
+    """The clients of driver ``number``: every ``drivers``-th client."""
 
     number: int = 0
     drivers: int = 1
@@ -329,7 +329,8 @@ def write_clock(folder: Path, comparison: ClockComparison) -> None:
 def clocks(folder: Path) -> list[ClockComparison]:
     """Return the clock comparisons of all load drivers, in the drivers' order.
 
-    A run with a single driver has no clock comparison. Raises DataError if a clock file is invalid.
+    A run with a single driver has no clock comparison. Raises DataError if a stored clock
+    comparison is invalid.
     """
     found: list[ClockComparison] = []
     while (path := folder / FOLDER.format(number=len(found)) / CLOCK_FILE).exists():

@@ -79,7 +79,7 @@ class Membership:
         return "ejected" if self.breakers.is_open(worker) else "down"
 
     async def add(self, address: WorkerAddress, patience_s: float) -> int:
-        """Add a worker, and return its number after at most ``patience_s`` seconds.
+        """Add a worker; return its number once it is checked, or after ``patience_s`` seconds.
 
         A new worker gets requests once it has passed a health check. Raises Problem (HTTP status
         409) if the worker is already known or is this router itself, or if the routing policy does

@@ -166,8 +166,8 @@ class StreamReader:
     def usage(self) -> Usage:
         """Return the token counts that the stream has reported so far.
 
-        Without a positive count of output tokens, their number is estimated as one token per event
-        or per four bytes of text, whichever is more.
+        Without a positive count of output tokens, the number is estimated: one token per event or
+        per four bytes of text, whichever gives more tokens.
         """
         told = Usage()
         with suppress(msgspec.MsgspecError):

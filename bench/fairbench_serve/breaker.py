@@ -149,10 +149,10 @@ class Refusals:
 
     A kind is a hash of properties such as model and fields; a size is the number of tokens that a
     request needs. After ``TRIPS_AFTER`` refusals, the worker gets no requests of the same kind and
-    at least the same size during a pause. After the pause (see ``Breakers``), one request of the
-    refused kind tests the worker. After a worker serves a request, the worker's refusals of equal
-    or smaller requests of the same kind are deleted. If a single client sent all refused requests,
-    the worker still gets requests from other clients.
+    at least the same size during a pause. After the pause (see ``Breakers``), one request of a
+    refused kind is sent to test the worker. A served request deletes the worker's refusals of equal
+    or smaller requests of the same kind. If a single client sent all refused requests, the worker
+    still gets requests from other clients.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:

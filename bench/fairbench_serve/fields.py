@@ -5,9 +5,9 @@ worker. If a field is refused because it would be unfair to other clients, the e
 this reason.
 
 Engines compile and evaluate constraints in their scheduler process for the whole batch, so a
-pattern that backtracks for minutes stops all clients. Constraints of unbounded cost are refused
-unless the operator allows them. Constraints of bounded cost are accepted up to a fixed maximum
-size.
+pattern that backtracks for minutes stops all clients. Output constraints of unbounded cost are
+refused unless the operator allows them. Constraints of bounded cost are accepted up to a fixed
+maximum size.
 """
 
 from __future__ import annotations
@@ -477,8 +477,8 @@ class _Budget:
 class _Place:
     """A position in a JSON value: its depth, its enclosing objects, and how often it is repeated.
 
-    ``within`` holds the references that lead to the position, with the id of the object that
-    defines the target of each.
+    ``within`` holds the JSON references that lead to the position. Each has the id of the object
+    that defines its target.
     """
 
     depth: int

@@ -61,10 +61,9 @@ class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):
 
     - ``origin`` identifies the process; each start of a router gives a new identifier.
     - ``fleet`` is a hash of the settings that all peers must share.
-    - ``parts`` maps the names ``router`` and ``gateway`` to the totals of clients that this process
-      counted.
-    - ``gone`` holds the last totals of stopped routers. A new router needs ``gone`` to know how
-      much service the clients of stopped routers received.
+    - ``parts`` maps ``router`` and ``gateway`` to the clients' totals that this process counted.
+    - ``gone`` holds the last sums of clients' charges in stopped routers. A new router learns from
+      ``gone`` how much service the clients of stopped routers received.
     """
 
     origin: str

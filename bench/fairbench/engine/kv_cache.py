@@ -81,9 +81,9 @@ class KVNode(Node):
     """A node of the prefix tree: a cached part of a prompt.
 
     To save time, a lock or a use of a path is recorded only at the path's last node. ``locks``
-    counts the locked paths whose last node this is, and the children with locks. ``last_access`` is
-    the latest use of a path that ends at this node, or at an evicted node below it. ``locks`` and
-    ``last_access`` are exact for leaves, and lower bounds for other nodes.
+    counts the locked paths that end at this node, and the child nodes with locks. ``last_access``
+    is the latest use of a path that ends at this node, or at an evicted node below it. ``locks``
+    and ``last_access`` are exact for leaves, and lower bounds for other nodes.
 
     A use of a node is recorded as a time stamp and a position in the queue. Uses that are recorded
     for all waiting requests at once have equal time stamps and different queue positions.

@@ -39,7 +39,7 @@ class DecodeTime:
             took_ps: Total time of the added decode steps, in picoseconds.
             fixed_ps: The part of ``took_ps`` that is not spent on reading context.
             requests: Number of requests in the batch.
-            context: Context of all requests in the first added step, in tokens.
+            context: Total context of the requests in the first added decode step, in tokens.
             first: Number of the first added decode step (n in ``DecodeTime``).
             steps: Number of added decode steps.
         """

@@ -23,7 +23,8 @@ class OlderSGLangReplica(SGLangReplica):
     """A replica of SGLang before 0.5.23, whose finished requests leave at the next decode step.
 
     Until the next decode step, finished requests keep their slots and their reserved tokens, and
-    ``batch_is_full`` stays set. A request that finishes with its first token leaves immediately.
+    ``batch_is_full`` stays set. A request that finishes with its first token leaves the batch
+    immediately.
     """
 
     __slots__ = ()

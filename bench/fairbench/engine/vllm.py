@@ -549,7 +549,7 @@ class AsyncVLLMReplica(VLLMReplica):
         )
 
     def _count(self, flight: StepInFlight) -> None:
-        """Count the tokens of a step as soon as the step is decided on, as vLLM does."""
+        """Count a step's tokens as soon as the step is scheduled, as vLLM does."""
         self.batch.step(1, flight.parts.decode_ps, flight.parts.decode_fixed_ps)
         for chunk in flight.step.chunks:
             chunk.sequence.filled += chunk.tokens

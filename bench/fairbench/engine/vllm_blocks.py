@@ -84,9 +84,10 @@ def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int
 class RunCopy:
     """A copy of a tree node's blocks in memory.
 
-    ``users`` contains the owners of the requests that use the copy. Unused copies are linked in the
-    order of eviction; within a copy, the last block is evicted first. ``stamp`` is the number of
-    returns of blocks to the pool before the copy became unused, if the cache counts returns.
+    ``users`` contains the owners of the requests that use the copied blocks. Unused copies are
+    linked in the order of eviction; within a copy, the last block is evicted first. ``stamp`` is
+    the number of returns of blocks to the pool before the copy became unused, if the cache counts
+    returns.
     """
 
     __slots__ = ("after", "before", "node", "stamp", "users")
@@ -539,7 +540,7 @@ class ClaimedRun(BlockNode):
 
     @property
     def last_access(self) -> Access:
-        """The last use of the oldest unused copy, then minus the depth (deep nodes go first)."""
+        """The sort key of eviction: the oldest unused copy first, then the deepest node."""
         copy = self.oldest()
         return (0 if copy is None else copy.stamp), -self.depth, 0
 

@@ -229,9 +229,9 @@ class Step:
     ``budget`` is the number of tokens that the step may still compute, and ``most`` is the maximum
     number of tokens of a prompt. ``decodes`` is the number of sequences that decode. ``preempted``
     is true if a sequence was preempted because blocks ran out. ``wished`` holds the sequences that
-    were preempted because the scheduler asked for it. ``stalled`` holds the decoding sequences that
-    get no token in the step. A sequence is stalled if earlier prompts used up the token budget, or
-    if an earlier sequence was preempted because it lacked blocks.
+    were preempted at the scheduler's request. ``stalled`` holds the decoding sequences that get no
+    token in the step. Sequences are stalled if an earlier sequence lacked blocks and was itself
+    preempted, or if earlier prompts used up the budget.
     """
 
     budget: int

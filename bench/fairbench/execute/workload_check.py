@@ -279,8 +279,8 @@ def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
 
     ``load`` is the requested GPU time divided by the available GPU time, if the cache is unlimited.
     ``load_uncached`` is the load without a cache. ``peak_load`` is the load of the busiest minute
-    without a cache, and ``peak`` is the ratio of ``peak_load`` to the mean load without a cache.
-    Rates are expected values per second for all clients of a group together.
+    without a cache. ``peak`` is ``peak_load`` divided by the mean load without a cache. Rates are
+    expected values per second, summed over the clients of a group.
     """
     plans = spec.client_plans()
     groups = groups_of(plans)

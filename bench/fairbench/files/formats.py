@@ -112,7 +112,7 @@ def _object_at(where: str, data: bytes) -> FilePlace:
 
 
 def json_file(file: Traversable, shown: str, *, strict: bool = False) -> Any:
-    """Return the value of a file that contains a single JSON text.
+    """Return the single JSON value that a file contains.
 
     If ``strict`` is True, NaN, infinities and numbers too large for a float are refused. Raises
     DataError, whose message contains the line of the mistake.

@@ -386,7 +386,7 @@ def _missing_part(found: Any, key: str) -> str:
 
 
 def failure_in_own_file(error: Exception) -> RunFailed | None:
-    """Return a RunFailed error with the line of a user's file that raised ``error``, or None.
+    """Return RunFailed with the line of a user's file that raised ``error``; None if there is none.
 
     A note of the RunFailed error has the traceback, which starts at the user's file. If Python
     turned a StopIteration into a RuntimeError, the message names the line that raised the

@@ -216,12 +216,12 @@ class TimingProfile:
              + c_pf if anything is prefilled (launched kernel by kernel, not as one CUDA graph)
 
     T is the number of new tokens and decode sequences, and K is the sum of the decode context
-    lengths. A mixture-of-experts model reads the weights of all experts that at least one token
-    chooses, so its term c_w + c_e*(1 - q_e^T) replaces c_w, where q_e is the fraction of experts
-    that a token does not use. An iteration with prefill takes at least c_l + c_lp*n_prefill, the
-    time in which the host launches its kernels. In SGLang's decode steps, few thread blocks read
-    the longest context, so attention takes at least c_tail per token of this context (``tail_ps``).
-    Coefficients that a profile lacks (c_pf, c_e, c_l, c_lp, c_tail) are 0.
+    lengths. In a mixture-of-experts model, c_w + c_e*(1 - q_e^T) replaces c_w, because only the
+    experts that tokens choose are read. The fraction of experts that a token does not use is q_e.
+    An iteration with prefill takes at least c_l + c_lp*n_prefill, the time in which the host
+    launches its kernels. In SGLang's decode steps, few thread blocks read the longest context, so
+    attention takes at least c_tail per token of this context (``tail_ps``). Coefficients that a
+    profile lacks (c_pf, c_e, c_l, c_lp, c_tail) are 0.
     """
 
     profile_id: str
@@ -347,8 +347,8 @@ class TimingParams:
     """The possible error of the timing profile (``--set timing.error_pct=10``).
 
     The whole profile, each coefficient and the cost of shared context are multiplied by independent
-    random factors, which are drawn once per run from the run's seed. A random factor differs from 1
-    by at most ``error_pct`` percent.
+    random factors. The factors are drawn once per run from the run's seed, and differ from 1 by at
+    most ``error_pct`` percent.
     """
 
     error_pct: Annotated[float, Ge(0), Lt(100)] = 0.0

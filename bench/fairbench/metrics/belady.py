@@ -58,7 +58,7 @@ def least_computed(uses: PrefixUses, capacity: int) -> int:
 
 
 def _stays(uses: PrefixUses) -> tuple[int, _Stays]:
-    """Return how many prompt tokens no cache can save, and the periods to keep all others."""
+    """Return how many prompt tokens are new, and for which periods a cache keeps other tokens."""
     node, used, prompt = _paths(uses)
     made = np.flatnonzero(uses.maker >= 0)
     width = 1 + int(max(used.max(initial=0), uses.made_tokens.max(initial=0)))

@@ -186,8 +186,8 @@ def contended(
     """Return whether at least one client got too little service in the window.
 
     A client's service counts as too low if a call was refused, or if the client's calls were queued
-    for more than 5% of their time. Unless ``served_at_once`` is true, service is also too low if a
-    client lacked more than 5% of its due service at the window's end.
+    for more than 5% of their time. Unless ``served_at_once`` is true, a client also got too little
+    service if more than 5% of its due service was missing at the window's end.
 
     Args:
         requests: All calls of the run.

@@ -1,10 +1,9 @@
 """Max-min fair shares over time: in sliding windows, and in periods in which clients wait.
 
-If a flood's backlog drains before the run ends, a client's share over the whole run does not show
-the flood, because all service has been received by then. In a sliding window, a client that waits
-while other clients are served loses share, even if it is served later. Service counts as due when
-the client would have received it without waiting for admission. A large batch that slows all
-clients equally does not lower any client's share.
+If a flood's backlog drains before the run ends, shares over the whole run do not show the flood's
+effect. In a sliding window, a client that waits while other clients are served loses share, even if
+it is served later. Service counts as due when the client would have received it without waiting for
+admission. A large batch that slows all clients equally does not lower any client's share.
 """
 
 from __future__ import annotations
@@ -97,12 +96,12 @@ class Timeline(NamedTuple):
     def window_shares(self, cells: int) -> tuple[Floats, Floats, Flags]:
         """Return service and entitlement by client and window, and whether the client was delayed.
 
-        Each window has ``cells`` cells. Arrays have the shape (n_clients, n_windows). A client's
-        demand in a window is its service in the window plus the tokens due but not received at the
-        window's end. Tokens of calls that were refused before the window are not due. A client
-        counts as delayed in a window if its calls waited in at least half of the window's cells,
-        and for more than 5% of the calls' time. A client also counts as delayed if one of its calls
-        was refused in the window.
+        Each window consists of ``cells`` cells (short intervals). Arrays have the shape (n_clients,
+        n_windows). A client's demand in a window is its service in the window plus the tokens due
+        but not received at the window's end. Tokens of calls that were refused before the window
+        are not due. A client counts as delayed if its calls waited in half of the window's cells
+        and for more than 5% of their time. A client also counts as delayed if one of its calls was
+        refused in the window.
         """
         total = np.cumsum(np.pad(self.service, ((0, 0), (1, 0))), axis=1)
         service = np.maximum(0.0, _increase_over(total, cells))

@@ -361,7 +361,7 @@ class Pairs:
 
 
 def gap_bounds(cells: Cells, joint: Joint) -> tuple[Floats, Floats]:
-    """Return lower and upper bounds on the service gap in each interval of ``joint``."""
+    """Return lower and upper bounds on the service gap in each interval of joint waiting."""
     least, most = [np.empty(0)], [np.empty(0)]
     for some in portions(joint.high + 1 - joint.low, CELLS_AT_ONCE):
         here = joint.take(some)

@@ -39,12 +39,12 @@ TICK_S = 1e-9  # Lateness below this many seconds is a rounding error and does n
 
 
 def slack_of(requests: Requests, targets: Targets, costs: RequestCosts | None) -> Floats:
-    """Return each request's slack in seconds: the lowest slack of any of the client's targets.
+    """Return each request's slack in seconds, the lowest over all latency targets of its client.
 
     The slack is the time from an event, such as the first token, to the deadline of the event. The
     slack is negative if the target was missed, and NaN for unfinished requests. A ``tpot`` target
     sets a deadline for the last token, and no deadline for a request with a single token. ``costs``
-    gives the latencies of a request on an idle replica.
+    predicts a request's latencies on an idle replica.
     """
     ttft_s = requests.first_token_s - requests.arrival_s
     e2el_s = requests.finish_s - requests.arrival_s

@@ -353,9 +353,9 @@ class Facts:
     - ``hit_alone`` maps a client to its cache hit rate if it ran alone with its fair share of the
       pool.
     - ``prices`` gives the least GPU time of requests; None on real servers or without a profile.
-    - ``least_computed`` is the number of prompt tokens that the best eviction policy computes for
-      the run's requests, in order, with the KV memory of all replicas. ``least_computed`` is None
-      if unknown, or if all prefixes fit into memory.
+    - ``least_computed`` is the least number of prompt tokens that must be computed under any
+      eviction policy, given the order of requests and the KV memory of all replicas.
+      ``least_computed`` is None if unknown, or if all prefixes fit into memory.
     - ``closed_loop`` are the clients that start a program only after an earlier program has ended.
     - ``failed`` is the number of requests that failed; ``Requests`` shows them as refused.
     - ``sessions`` tells whether programs are recorded sessions, with think time between calls.

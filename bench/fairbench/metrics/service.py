@@ -161,7 +161,7 @@ class Booked(NamedTuple):
     output: Floats
 
     def seen(self, view: View, weights: ServiceWeights) -> Floats:
-        """Return the service of each client in the measure ``view``, shape (n_clients,)."""
+        """Return each client's service as the measure ``view`` defines it, shape (n_clients,)."""
         output = weights.output * self.output
         match view:
             case View.CLIENT:

@@ -92,7 +92,7 @@ def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censo
 
     Args:
         shared: The client's row in the summary of the shared run.
-        alone: The client's row in the summary of a run in which it is alone, or None.
+        alone: The client's row in the summary of a run in which it runs alone, or None.
         percent: The percentile of latency that is compared, such as 95.
         censored: Whether the percentile in ``shared`` is a lower bound.
     """

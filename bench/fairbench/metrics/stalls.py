@@ -386,7 +386,7 @@ def _keys(client: Ints, stretch: Ints) -> Ints:
 
 
 def _counts(rows: Rows, client: Ints, stretch: Ints) -> Floats:
-    """Return how many of the pairs (``client``, ``stretch``) belong to each row of ``rows``."""
+    """Return, for each row of ``rows``, the number of equal pairs (``client``, ``stretch``)."""
     keys, asked = _keys(rows.client, rows.stretch), _keys(client, stretch)
     found = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
     same = keys[found] == asked

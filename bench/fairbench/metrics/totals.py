@@ -119,8 +119,7 @@ class TwoSides(NamedTuple):
     """Busy time and number of prefill workers and of decode workers, and times of KV transfers.
 
     ``busy_s`` (of the whole run) and ``workers`` have one element for prefill and one for decode.
-    ``transfer_s`` holds the seconds of each KV transfer, from the first byte until the last
-    arrives.
+    ``transfer_s`` holds the duration of each KV transfer in seconds.
     """
 
     busy_s: Floats

@@ -375,7 +375,7 @@ def cell_of(record: Mapping[str, Any], name: str) -> Any:
 def object_of(value: Any) -> Any:
     """Parse a text that contains a JSON object or list, and return other values unchanged.
 
-    CSV files store nested objects as texts. Invalid JSON is returned as None.
+    CSV files store nested objects as JSON texts. Invalid JSON is returned as None.
     """
     if isinstance(value, str) and value.startswith(("{", "[{")):
         try:

@@ -1,9 +1,8 @@
 """Functions that read a file of request records and count each request exactly once.
 
-This module removes three differences between the logs of different tools. Tracing tools also record
-spans that are not requests. The span of an agent or a chain repeats the token counts of the calls
-inside the span. Several lines of a log may describe one request. Some services include cached
-tokens in the number of input tokens, and others report two numbers.
+Tracing tools also record spans that are not requests. The span of an agent or a chain repeats the
+token counts of the calls inside the span. Several lines of a log may describe one request. Some
+services include cached tokens in the number of input tokens, and others report two numbers.
 """
 
 from __future__ import annotations

@@ -102,14 +102,14 @@ class Setup:
         return children_of(tenant, (paths.get(client, client) for client in clients))
 
     def weight(self, client: str) -> float:
-        """Return the client's share of service relative to other clients, 1 by default."""
+        """Return the client's weight for sharing service, 1 by default."""
         return self.weights.get(client, 1)
 
     def weighted(self, owner: str, weights: Mapping[str, float] | None) -> Setup:
         """Return a setup in which ``weights`` override the weights of some clients.
 
-        All other weights of the returned setup follow later changes of the original setup. Raises
-        UsageError for an unknown client; the message contains the scheduler's name ``owner``.
+        Other clients' weights are read from the original setup, so later changes apply. Raises
+        UsageError for an unknown client; the message names the scheduler ``owner``.
         """
         if not weights:
             return self
@@ -241,8 +241,8 @@ class LocalScheduler(HasOptionalHooks, ABC):
     def prepare(self, setup: Setup) -> None:
         """Receive the facts about clients, weights and costs, once, before the first request.
 
-        Raises UsageError if the parameters contradict the facts, such as by naming an unknown
-        client.
+        Raises UsageError if the parameters contradict the facts, for example if they name an
+        unknown client.
         """
         self.setup = setup
 

@@ -101,7 +101,7 @@ class PrefixTree(Generic[N]):
         return self.descend(self.root, prompt, (0, 0), limit)
 
     def common_tokens(self, prompt: Prompt, limit: int) -> int:
-        """Return the length of the longest stored prefix, at most ``limit``, and split no node."""
+        """Return the length of the prompt's longest stored prefix, at most ``limit`` tokens."""
         node, (index, offset) = self.descend(self.root, prompt, (0, 0), limit, split=False)
         if index == len(prompt):
             return node.depth

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class ProgramStates(Generic[T]):
-    """The states of the programs that have unfinished calls.
+    """The states of the programs that may still send calls.
 
     A request that belongs to no program has its own state.
     """

@@ -35,7 +35,7 @@ BEFORE_WORKERS = -1
 
 
 class Ingress(QueueHost[Sequence]):
-    """The simulator's side of a ``queue`` in which requests wait for a worker.
+    """The simulator's interface to a ``queue`` in which requests wait for a worker.
 
     The queue may release requests when a request arrives or ends, and when a worker has decided on
     its next step, but never during an admission pass. If several iterations end at the same time,
@@ -123,7 +123,7 @@ class Ingress(QueueHost[Sequence]):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A router that exchanges sums of charges; ``recheck`` tries to send queued requests again."""
+    """A router that exchanges sums of charges with peers; ``recheck`` retries queued requests."""
 
     parts: Many[Exchanges]
     recheck: Callable[[], None]

@@ -206,7 +206,8 @@ def _lacks_head(data: mmap.mmap) -> bool:
     """Return whether an Arrow stream ends inside its header, which contains the schema.
 
     The header is four bytes 0xFF, the length of a schema, and the schema (Arrow columnar format,
-    "IPC streaming format"). Return False for data that begin otherwise, which Arrow itself rejects.
+    "IPC streaming format"). Return False for data that begin with other bytes, because Arrow
+    rejects them.
     """
     length = int.from_bytes(data[4:8], "little") if len(data) >= 8 else 0
     return b"\xff\xff\xff\xff".startswith(data[:4]) and len(data) < 8 + max(1, length)
@@ -231,7 +232,7 @@ def filed_service(log: IntegerTable, blocks: FileBlocks) -> FiledService:
     """Sort the rows of a service log by start and worker, and return them in new files.
 
     The rows in ``blocks`` are sorted by end time, so they are nearly sorted by start time. A row
-    stays in memory until all unread rows start later than this row. The sorted rows' files are in
+    stays in memory until all unread rows start later than this row. The sorted rows are stored in
     the folder of ``blocks``.
     """
     start = log.names.index("start_ps")

@@ -54,7 +54,7 @@ def plan_clients(
         spec: The workload.
         scenario: The name of the scenario.
         dp: The number of replicas; rates in the workload file are per replica.
-        gpu: Id of a timing profile, for which a workload may define its own program rate.
+        gpu: Id of a timing profile; a workload may define program rates by timing profile.
         clients: The number of clients.
         request_rate: Programs/s of each well-behaved client over the whole cluster.
         num_programs: Programs of each well-behaved client; replaces the workload's duration.

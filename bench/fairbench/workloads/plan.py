@@ -124,7 +124,7 @@ def _undisguised_programs(
 def nth_program(
     plan: ClientPlan, seed: int, number: int, source: ItemSource | None, item: Item | None = None
 ) -> Program:
-    """Return a client's program; its real input is ``item``, or else is drawn from ``source``."""
+    """Return a client's program with the input ``item`` or, if None, with input from ``source``."""
     program = program_class(plan.kind)
     rng = stream(seed, f"{plan.client}/program-{number}")
     if item is None and source is not None:

@@ -64,7 +64,7 @@ class Decoded(NamedTuple):
 
 
 def decoded(first: Column, last: Column, prompt: Column, new: Column, output: Column) -> Decoded:
-    """Return the decode time of each request, and the load while it decoded.
+    """Return each request's decode time, and the load during this time.
 
     Args:
         first: Time of each request's first token, shape (n_requests,), seconds.

@@ -59,7 +59,7 @@ class BlockEviction:
         request_of: Callable[[str], Request | None],
         now_s: Callable[[], float],
     ) -> None:
-        """Wrap the methods of vLLM's pool; raise UsageError for an unsupported kind of cache."""
+        """Wrap the methods of vLLM's block pool; raise UsageError for unsupported cache kinds."""
         check_manager(manager)
         self._config = config
         self._request_of = request_of

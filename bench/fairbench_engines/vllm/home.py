@@ -59,7 +59,8 @@ class VLLMHome(EngineHome):
     """The ``RequestQueue`` of vLLM's scheduler, ordered by a scheduler of fairbench.
 
     ``engine`` is vLLM's scheduler. ``engine.is_full()`` returns True if vLLM can admit no request
-    at present. ``engine.has_slot(theirs)`` returns whether a request's LoRA adapter can be loaded.
+    at present. ``engine.has_slot(theirs)`` returns whether the LoRA adapter of vLLM's request
+    ``theirs`` can be loaded.
     """
 
     view: LiveQueue | BlockQueue

@@ -64,7 +64,7 @@ class HashNode:
 
     @property
     def last_access(self) -> Access:
-        """The rank of the node's oldest unused block in the order of returns to the pool."""
+        """The count of returned blocks when the node's oldest unused block was returned."""
         block = self.oldest()
         return (0 if block is None else block.given_back), 0, 0
 

@@ -29,7 +29,7 @@ from fairbench_logs.planning.search import (
 
 
 class _Walk:
-    """A search for the cluster size that one scheduler on one GPU needs at one load.
+    """A search for the cluster size that one scheduler on one GPU type needs at one load.
 
     ``wanted`` lists the cluster sizes to simulate next; ``found`` is the result of the search, or
     None.

@@ -102,7 +102,7 @@ def _saved(first: Row, others: Sequence[Row]) -> str:
 def _choice(row: Row, answer: Row, load: str = "") -> str:
     """Return the name of a choice: its scheduler, its GPU if there are several, and its load.
 
-    The format string ``load`` adds the load factor to the choice's name unless the factor is 1.
+    ``load`` is the format of the load factor, which is left out if it is 1.
     """
     several = len({one["timing_profile"] for one in answer["choices"]}) > 1
     name = f"{row['scheduler']} on {row['gpu']}" if several else str(row["scheduler"])

@@ -257,7 +257,7 @@ class PlanQuestion:
 
     @property
     def planned(self) -> list[PlanChoice]:
-        """The planned choice (first scheduler on the first GPU) at each load."""
+        """The choice with the first scheduler and the first GPU, for each load."""
         return self.choices[:: len(self.gpus) * len(self.schedulers)]
 
     def price(self, profile_id: str) -> float | None:
@@ -390,7 +390,7 @@ def _check_question(question: PlanQuestion) -> None:
 
 
 def _check_most(question: PlanQuestion) -> None:
-    """Raise UsageError if a plan for the most users has several numbers of replicas."""
+    """Raise UsageError if ``--max`` has a wrong value or conflicts with other flags."""
     if question.most != USERS:
         raise UsageError(f"--max {question.most}: must be {USERS}")
     if question.low != question.high:

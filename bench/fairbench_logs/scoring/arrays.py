@@ -55,8 +55,8 @@ def arrays_of(
         requests: The requests that were read from the file.
         client: Name of the client to which all requests belong if the file names no clients.
         part: The number of the file, so that programs of different files stay distinct.
-        mended: A counter to which the function adds the number of corrected requests.
-        per_client: Whether a session number that two clients use denotes two programs.
+        mended: The counter of corrected requests, which the function increases.
+        per_client: Whether sessions of different clients with equal numbers are separate programs.
     """
     columns, length = requests.columns, len(requests)
     made: dict[str, Any] = {field: getattr(requests, field) for field in TOKENS}
@@ -287,8 +287,8 @@ def _sums(gaps: list[Floats]) -> Floats:
 def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
     """Return the columns ``status`` (as in the table of requests) and ``failed``.
 
-    A request without a recorded state has finished if it has an end. A request with neither a state
-    nor an end counts as refused if ``refuses`` is True, and otherwise as failed.
+    A request without a recorded state counts as finished if its end is recorded. A request with
+    neither a state nor an end counts as refused if ``refuses`` is True, and otherwise as failed.
     """
     unsaid, ended = states == UNSAID, ~np.isnan(last)
     unended = REFUSED if refuses else FAILED

@@ -43,9 +43,9 @@ class ExFairS(FlowPolicy):
     and are kept between rounds.
 
     A new request with a negative priority number p overtakes n x p / p_min queued requests (rounded
-    down, at most 100), where n is the number of queued requests with numbers above p, and p_min is
-    the lowest number of a queued or new request. A request with a priority number of 0 or more goes
-    to the end of the queue. The gateway decides the order of a client's requests.
+    down, at most 100). The number n counts queued requests with priority numbers above p, and p_min
+    is the lowest priority number of a queued or new request. A request with a priority number of 0
+    or more goes to the end of the queue. The gateway decides the order of a client's requests.
 
     **Signs.** The code of ExFairS contradicts itself: vLLM serves a lower number earlier, but
     strategies/priority.py lets positive numbers overtake. In fairbench, requests with lower

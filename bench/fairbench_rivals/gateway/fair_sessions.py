@@ -165,8 +165,8 @@ class FairSessions(PlacementGate[VisitingSession]):
         """Return the replica at which a session that needs ``required`` tokens is resumed.
 
         The session's last replica is chosen if pausing idle sessions can free enough memory there,
-        otherwise the replica with the most free memory. If the session does not fit at either, the
-        replica with the most free memory after pausing idle sessions is chosen.
+        otherwise the replica with the most free memory. If no replica has enough free memory, the
+        session goes to the replica with the most free memory after pausing idle sessions.
         """
         free = self.rooms(whole)
         made = {

@@ -16,12 +16,12 @@ class LlmdVTC(FlowPolicy):
     """A VTC policy whose counters assume that each request has 128 output tokens.
 
     The rules are those proposed for llm-d (llm-d-router PR 1222 @abb3e5b, closed; issue 1182).
-    Every output counts as 128 tokens and is never corrected, so a client with long outputs pays
-    only for a part of its outputs. A client without a counter starts at the lowest counter of the
-    waiting clients. An idle client keeps its counter until its queue is forgotten. Unlike in VTC,
-    the counter is not raised when the client returns, so an idle client may save up an unlimited
-    amount of service. In a fixed set of clients, no client starves. If new clients keep arriving,
-    another client can starve.
+    Every output is charged as 128 tokens, so a client with longer outputs pays only for a part of
+    its outputs. A client without a counter starts at the lowest counter of the waiting clients. An
+    idle client keeps its counter until its queue is forgotten. Unlike in VTC, the counter is not
+    raised when the client returns, so an idle client may save up an unlimited amount of service. In
+    a fixed set of clients, no client starves. An endless sequence of new clients can starve a
+    client.
     """
 
     name = "llm-d-vtc"

@@ -243,7 +243,7 @@ class PausingGate(PlacementGate[P]):
             self.resume(session, self.forced_worker(session))
 
     def forced_worker(self, session: P) -> int:
-        """Return the replica at which a session is resumed after ``forced_s`` seconds of waiting.
+        """Return the replica at which a session resumes after waiting for ``forced_s`` seconds.
 
         By default, the replica with the most free memory is chosen, even if the session needs more
         memory.

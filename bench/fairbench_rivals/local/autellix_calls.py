@@ -80,7 +80,7 @@ class Promotions:
     def due_calls(
         self, now_s: float, calls: Mapping[Request, CallTimes]
     ) -> Iterator[tuple[Request, CallTimes]]:
-        """Yield the calls of programs that waited for ``beta`` x service time, by due time."""
+        """Yield, by due time, calls whose program has waited ``beta`` times its service time."""
         while self.heap and self.heap[0][0] <= now_s:
             at_s, *_, request = heappop(self.heap)
             call = calls.get(request)

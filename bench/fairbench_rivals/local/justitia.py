@@ -65,9 +65,9 @@ class Justitia(LocalScheduler):
     In [Justitia], a call with p prompt and d output tokens costs the KV token-time p d + d^2 / 2.
     The cost of a program is the sum of its calls' costs, and is predicted when the first call
     arrives. A program's virtual finish is the virtual time at its arrival plus its cost divided by
-    its client's weight. Virtual time passes M / N times as fast as real time, where M is the KV
-    pool's size in tokens, and N programs would be unfinished under fair sharing. The policy is fair
-    to programs: a client with twice as many programs gets twice as much service.
+    its client's weight. Virtual time passes M / N times as fast as real time. M is the KV pool's
+    size in tokens, and N is the number of programs that fair sharing would leave unfinished. The
+    policy is fair to programs: a client with twice as many programs gets twice as much service.
 
     The paper's predictor is a neural network over the prompt's text; fairbench has two other
     predictors. ``oracle`` predicts ``max_new_tokens`` as the output of the first call, and assumes

@@ -49,12 +49,12 @@ class MLFQ(LocalScheduler):
     seconds (3 in vllm-ltr) to the front of level 0; 0 disables this rule. In vllm-ltr @13bbf6ff, a
     ``return`` precedes the code that moves starved requests, so the code never runs.
 
-    In fairbench, every admitted request runs in each step. A request that vllm-ltr would keep in
-    memory without running is therefore preempted. Preemption copies the KV values to the host, as
-    in vllm-ltr, or discards them if host memory is full. No request is preempted if the memory of
-    all lower levels would not suffice. The run time of a request begins with its admission, and all
-    steps between two scheduling passes are assumed to take equally long. Iterations in which no
-    request waits are not counted by the rule against starvation.
+    In fairbench, a running request runs in every step, so a request that vllm-ltr would keep in
+    memory without running it is preempted. Preemption copies the KV values to the host, as in
+    vllm-ltr, or discards them if host memory is full. No request is preempted if preempting all
+    lower levels would not free enough memory. The run time of a request begins with its admission,
+    and all steps between two scheduling passes are assumed to take equally long. The starvation
+    rule counts only iterations in which a request waits.
     """
 
     name = "mlfq"

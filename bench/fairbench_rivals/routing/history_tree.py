@@ -111,7 +111,7 @@ class HistoryTree(LocationTree[HistoryNode]):
             self.prune(node)
 
     def latest(self, node: HistoryNode, workers: Iterable[int]) -> int:
-        """Return the worker in ``workers`` to which the prefix of ``node`` was sent last."""
+        """Return the worker in ``workers`` that received the prefix of ``node`` most recently."""
         return max(workers, key=lambda worker: node.used[worker])
 
 

@@ -98,8 +98,8 @@ def two_digits(rate: float) -> float:
 def latency_s(cell: str, machine: Machine, rate: float) -> tuple[float, float]:
     """Return the highest P99 latency over the seeds under VTC, and the measurement window's length.
 
-    Latency and length are in seconds. The P99 latency covers the requests of all well-behaved
-    clients, and is infinite if any request of a run is unfinished.
+    Both times are in seconds. The P99 latency covers the requests of all well-behaved clients, and
+    is infinite if any request of a run is unfinished.
     """
     worst = window_s = 0.0
     for seed in SEEDS:

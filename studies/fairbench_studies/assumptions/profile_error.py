@@ -95,7 +95,7 @@ def verdict(signs: Mapping[str, Sequence[Outcome]]) -> str:
 
 
 def table(summaries: Iterable[Summary]) -> list[dict[str, str]]:
-    """Return a table row for each of the main conclusions in each configuration."""
+    """Return a table row for each main conclusion and configuration."""
     cells: dict[str, dict[str, dict[str, dict[int, Summary]]]] = {}
     for summary in summaries:
         of_cell = cells.setdefault(f"{summary['workload']} {summary['scenario']}", {})

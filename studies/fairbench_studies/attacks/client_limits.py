@@ -1,6 +1,6 @@
 """A table for docs/appendix/attacks.md: the cost of client limits for honest clients.
 
-    python studies client-limits            # takes about ten minutes of CPU
+    python studies client-limits            # takes about ten minutes of CPU time
     python studies client-limits NAME...    # simulates only the named rows
 
 The table compares runs with and without client limits, with equal seeds, at two loads. Either one

@@ -94,7 +94,7 @@ FIGURES = _figures()
 
 
 def figure_named(name: str, preset: str | None = None) -> PaperFigure:
-    """Return the figure with the given name, with the settings of ``preset`` if not None.
+    """Return the figure ``name``, with the settings of ``preset`` if a preset is given.
 
     Raises UsageError if no figure has the name, or if the figure has no runs with ``preset``.
     """

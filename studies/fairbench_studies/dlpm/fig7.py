@@ -1,7 +1,7 @@
 """Figure 7 ([DLPM] §6.2): four schedulers on 1 to 8 replicas, in workloads with heavy clients.
 
-The figure has a row of panels for each of three workloads in each of two scenarios. A row shows
-service rate, Jain's index of clients' service rates, and latency of well-behaved clients.
+The figure has a row of panels for each of three workloads in each of two scenarios. A row of panels
+shows service rate, Jain's index of clients' service rates, and latency of well-behaved clients.
 """
 
 from __future__ import annotations

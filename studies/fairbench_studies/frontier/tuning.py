@@ -69,7 +69,7 @@ def _means(summaries: list[Any]) -> Means:
 
 
 def chosen(found: dict[Trial, Means], margin: float) -> dict[str, Trial]:
-    """Return each scheduler pair's trial, chosen by the rule in the module's docstring."""
+    """Return each scheduler pair's trial with the lowest P95 latency among its fastest trials."""
     best: dict[str, Trial] = {}
     for pair in dict.fromkeys(trial.pair for trial in found):
         own = {trial: means for trial, means in found.items() if trial.pair == pair}

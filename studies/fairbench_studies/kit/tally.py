@@ -107,7 +107,7 @@ def _ratio(seen: Seen) -> str:
 
 
 def decided(there: int, of: int) -> Outcome:
-    """Return the verdict on a claim that holds in ``there`` configurations, of ``of`` in total."""
+    """Return the verdict on a claim that holds in ``there`` of ``of`` configurations."""
     if not of:
         return Outcome.UNCONTENDED
     if there >= MOST * of:

@@ -24,7 +24,7 @@ def series() -> dict[str, list[float]]:
 
 
 def drawn() -> str:
-    """Return the picture of horizontal bars, grouped by client, as SVG text."""
+    """Return a horizontal bar chart, grouped by client, as SVG text."""
     parts = [
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 270" font-family="sans-serif"'
         ' font-size="13">',

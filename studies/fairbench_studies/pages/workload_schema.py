@@ -71,7 +71,7 @@ def _params_of_all(kind: str) -> Schema:
 
 
 def _plain(schema: Any) -> Any:
-    """Return the schema without null, which TOML lacks, and without titles that repeat a key."""
+    """Return the schema without null, which TOML lacks, and without titles, which repeat keys."""
     if isinstance(schema, list):
         return [_plain(one) for one in schema if one != {"type": "null"}]
     if not isinstance(schema, Mapping):

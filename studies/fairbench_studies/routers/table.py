@@ -34,7 +34,7 @@ SETTLED_S, END_S = 30.0, 120.0
 
 
 class Outcome(NamedTuple):
-    """Results for two clients: the premium client's share of service, and charges per weight."""
+    """Results for two clients: the premium client's service share, and charges per weight."""
 
     share: float
     service_tok_s: float

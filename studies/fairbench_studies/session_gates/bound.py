@@ -34,7 +34,8 @@ class Calls(NamedTuple):
 
     ``new`` is the number of prompt tokens that no earlier call has computed. ``pause_s`` is the
     time from the end of the session's previous call to the arrival of a call, and NaN for the first
-    call of a session. Calls of sub-agents overlap with the previous call, so their pause is 0.
+    call of a session. Calls of sub-agents overlap with the previous call, so the pause before them
+    is 0.
     """
 
     prompt: Floats

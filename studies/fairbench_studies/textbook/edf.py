@@ -25,7 +25,8 @@ class TextbookEDF(LocalScheduler):
     because the flaws affect the printed numbers:
 
     - A request counts as starving if fewer steps remain until its deadline than its prompt *and*
-      answer have tokens, as if each prompt token took a step. Late requests count as starving.
+      answer have tokens, as if each prompt token took a step. Requests past their
+      deadlines also count as starving.
     - Memory is freed for the first starving request in the queue, not for the most urgent request.
     - In the scheduling pass after a preemption, the freed memory goes to the request with the
       earliest deadline. This is often the preempted request itself.

@@ -51,7 +51,7 @@ def even_points(end_s: float, parts: int = PARTS) -> Floats:
 def service_rates(
     trace: Trace, points_s: Floats, window_s: float = WINDOW_S, weights: ServiceWeights = WEIGHTS
 ) -> Floats:
-    """Return clients' service per second in windows around ``points_s``, as (clients, points)."""
+    """Return clients' service per second around each of ``points_s``, shape (clients, points)."""
     return _between(trace, points_s - window_s / 2, points_s + window_s / 2, weights) / window_s
 
 
@@ -73,7 +73,7 @@ def accumulated_difference(
 def demand_rates(
     trace: Trace, points_s: Floats, window_s: float = WINDOW_S, weights: ServiceWeights = WEIGHTS
 ) -> Floats:
-    """Return clients' demand per second in windows around ``points_s``, as (clients, points)."""
+    """Return clients' demand per second around each of ``points_s``, shape (clients, points)."""
     served = trace.finished
     arrived, cost = trace.req_time_s[served], trace.service_tokens(weights)[served]
     near = np.abs(arrived[:, np.newaxis] - points_s) <= window_s / 2

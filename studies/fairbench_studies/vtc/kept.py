@@ -1,4 +1,4 @@
-"""The measures of each seed in a file, from which claims are judged without simulations."""
+"""Stored measures of each seed, from which claims are judged without new simulations."""
 
 from __future__ import annotations
 

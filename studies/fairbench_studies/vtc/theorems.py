@@ -6,9 +6,8 @@ its price). If memory is over-committed, U is half of the bound on the run's lar
 (docs/appendix/theory.md). Two theorems are judged by their proofs, not by their statements:
 
 - Theorem 4.11 bounds a client's wait by 2 (n - 1) U / ``a``, where ``a`` (a lower bound of the
-  capacity) is not in the paper. During the wait, all other clients get at least ``a`` tokens/s. If
-  all other clients get at most 2 (n - 1) U tokens during the wait, Theorem 4.11 holds for every
-  capacity bound ``a``.
+  capacity) is not in the paper. While a client waits, all other clients together get at least ``a``
+  tokens/s. If all other clients get at most 2 (n - 1) U tokens, Theorem 4.11 holds for every ``a``.
 - As printed, Theorem 4.13 applies to no client, because its premise would need a negative number of
   requested tokens. The proof of Theorem 4.13 shows that a client with a backlog from t to t2 has
   requested at least T(t, t2) / n - 5U tokens since t. T is the service of all clients.

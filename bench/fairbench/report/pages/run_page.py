@@ -446,7 +446,7 @@ def run_origin(
 def origin(
     run: StoredRun, command: str, file: str, text: str, of: str, before: str = "", options: str = ""
 ) -> Iterator[page.Section]:
-    """Yield sections on the command that repeats the run, the versions, and the experiment file."""
+    """Yield sections with versions, experiment file, and the command that repeats the run."""
     again = (
         f"Save {file}, shown below, under this name. With the same version of "
         "fairbench, a simulated run then gives the same records."

@@ -37,8 +37,8 @@ def visible_clients(
 ) -> Sequence[str]:
     """Return the clients whose area in a chart of the load is large enough to be seen.
 
-    Heavy clients are always returned. If only one area is too small to be seen, its client is
-    returned, too.
+    Heavy clients are returned even if their area is small. If only one area is too small to be
+    seen, its client is returned, too.
     """
     tokens = traffic.client_tokens
     part = dict(zip(traffic.clients, (tokens / tokens.sum()).tolist(), strict=True))

@@ -287,8 +287,9 @@ MayRefill = Callable[[WaitingView, str], bool]
 class Turns:
     """The procedure CHECKREFILL of [DLPM] Alg. 1 (lines 3-8) for one admission pass.
 
-    If no client has credit and ``may_refill`` forbids new quanta, ``over`` becomes true and the
-    admission pass ends. With ``stops``, a pass also ends at the first request that does not fit.
+    If no client has credit and ``may_refill`` forbids quanta, ``over`` becomes true and the
+    admission pass ends. With ``stops``, the pass also ends at the first request that does not fit
+    into memory.
     """
 
     bounded = True
@@ -356,7 +357,7 @@ class Turns:
         return self.credits.refill(tenant, self.waiting_clients())
 
     def ends_without_room(self, client: str) -> bool:
-        """Return whether the pass ends because the client's request did not fit."""
+        """Return whether the admission pass ends because a request did not fit."""
         return self.stops
 
     def end_turn(self, client: str, scan: Scan) -> None:

@@ -68,7 +68,7 @@ def build_gateway(
 ) -> Gateway:
     """Build a gateway that stands in front of ``router``.
 
-    ``settings`` maps ``NAME.PARAM`` to the value of the parameter.
+    ``settings`` maps ``NAME.PARAM`` to values.
 
     ``setup.fleet`` is required. ``matched`` returns the number of a request's prompt tokens that
     the best worker has cached; by default, the caches are unknown. If each of several routers has a

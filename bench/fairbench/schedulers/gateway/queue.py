@@ -175,7 +175,7 @@ T = TypeVar("T")
 class QueueHost(Generic[T]):
     """The owner of a queue before the workers: a simulator or a real router.
 
-    ``held`` maps each queued request to the data that the host needs to send it.
+    ``held`` maps each queued request to the data needed to send the request.
     """
 
     def __init__(self, queue: HoldsRequests) -> None:
@@ -212,10 +212,10 @@ class QueueHost(Generic[T]):
 class GatewayQueue(HoldsRequests):
     """A queue in a scheduler's order; saturation detector and router decide when to send a request.
 
-    The queue calls a ``LocalScheduler`` as an engine does. The queue knows the workers' caches only
-    if a ``view`` is given. Inputs are charged in full when a request is sent. Outputs are charged
-    when a request ends; with ``ahead``, an expected output is charged in advance. The queue ignores
-    priorities, because a ``Gateway`` has a queue for each priority.
+    The queue calls a ``LocalScheduler`` as an engine does. The queue takes cached prefixes into
+    account only if a ``view`` is given. Inputs are charged in full when a request is sent. Outputs
+    are charged when a request ends; with ``ahead``, an expected output is charged in advance. The
+    queue ignores priorities, because a ``Gateway`` has a queue for each priority.
     """
 
     def __init__(

@@ -19,8 +19,8 @@ class Detector(ABC):
 
     To add a saturation detector, subclass this class.
 
-    A detector reads no clock and no socket. The queue reports each sent request and each finished
-    request to the detector, and calls ``poll_workers`` at every event.
+    A saturation detector reads no clock and no socket. The queue reports each sent and each
+    finished request, and calls ``poll_workers`` at every event.
     """
 
     name: ClassVar[str]

@@ -17,8 +17,9 @@ class WFQ(SharePolicy):
     divided by the client's weight. The current virtual time is the virtual finish time of the
     request that was sent last. A returning client starts at the current virtual time, so a client
     cannot save up service while it is absent. No client starves. If ``corrected`` is false, the
-    charges per unit of weight of two waiting clients differ by at most the sum of the highest
-    prices per unit of weight of both clients' requests.
+    charges of two waiting clients differ by at most the sum of both clients' highest request
+    prices. In this bound, charges and prices are divided by client weights. A similar policy was
+    proposed for vLLM's engine (PR 31909, closed).
     """
 
     name = "wfq"

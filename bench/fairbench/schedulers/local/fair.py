@@ -95,7 +95,7 @@ class FairScheduler(LocalScheduler):
         prices: Prices | None = None,
         tokens: type[TokenCharging] = TokenCharging,
     ) -> None:
-        """Set the account, and the charging rule that the parameters select.
+        """Store the account, and create the charging rule that the parameters select.
 
         ``prices`` are by default the prices in ``params``. ``tokens`` is the class of the rule that
         charges tokens (instead of GPU time). Raises UsageError if ``sharing`` is combined with

@@ -16,8 +16,8 @@ class PrebleGroups(LocalScheduler):
 
     With ten groups, a request with 63 of 100 prompt tokens cached is in group 6 ([Preble] §3.3). In
     each round, group g may admit g + 1 requests, so that requests without cached tokens do not
-    starve. Requests of a group are admitted in order of arrival. A round continues from one pass to
-    the next, because a pass often admits a single request.
+    starve. Requests of a group are admitted in order of arrival. A round continues over several
+    admission passes, because a pass often admits a single request.
     """
 
     name = "preble-groups"

@@ -36,12 +36,13 @@ class VTC(FairScheduler):
     class Params:
         """Parameters of VTC.
 
-        ``charge=extend`` charges uncached input tokens (as [DLPM] §7.1 requires), ``charge=input``
-        charges the whole input ([VTC]), and ``charge=gpu-time`` charges the time of iterations.
-        ``lift=none`` leaves out lines 6-13 of Algorithm 2, and serves only for comparison.
-        ``FairParams`` describes ``sharing`` (under ``charge=extend``), ``tenants`` and ``weights``
-        ([VTC] §4.3). When memory runs out, ``preempt=fair`` retracts running requests of the client
-        that is furthest ahead in service, the newest first; by default, the engine chooses.
+        ``charge=extend`` charges uncached input tokens (as [DLPM] §7.1 requires), and
+        ``charge=input`` charges the whole input ([VTC]). ``charge=gpu-time`` charges the GPU time
+        of iterations. ``lift=none`` leaves out lines 6-13 of Algorithm 2, and serves only for
+        comparison. ``FairParams`` describes ``sharing`` (under ``charge=extend``), ``tenants`` and
+        ``weights`` ([VTC] §4.3). When memory runs out, ``preempt=fair`` retracts running requests
+        of the client that is furthest ahead in service, the newest first; by default, the engine
+        chooses.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("form",)

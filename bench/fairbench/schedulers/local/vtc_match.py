@@ -1,4 +1,4 @@
-"""VTC for prefill workers, with the longest cached prefix first among a client's requests."""
+"""VTC for prefill workers, which serves a client's request with the longest cached prefix first."""
 
 from __future__ import annotations
 

@@ -163,8 +163,8 @@ class TenantBacklog:
     def finish_of_more(self, client: str, work: int) -> float:
         """Return the work that the worker does, under fair sharing, until a new request ends.
 
-        The work is computed level by level, from the client up to its outermost tenant, because a
-        tenant's service is the total service of its children.
+        The work is computed level by level, from the client up to its outermost tenant. A tenant's
+        service is the total service of its children.
         """
         *tenants, leaf = self._lineage(client)
         done = self._among(leaf).finish_of_more(leaf, work)

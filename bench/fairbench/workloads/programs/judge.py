@@ -1,4 +1,4 @@
-"""An LLM that judges articles: branch, solve, merge ([SGLang bench], cited in [DLPM] §6.1)."""
+"""Programs in which an LLM judges articles: branch, solve, merge ([SGLang bench], [DLPM] §6.1)."""
 
 from __future__ import annotations
 

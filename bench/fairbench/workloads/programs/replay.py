@@ -65,8 +65,8 @@ class ReplayProgram(CallSequence):
 class _Strand:
     """The sequence of calls of one program or sub-agent.
 
-    The names of the calls in the sequence begin with ``name``. ``depth`` is the number of calls of
-    the program before the first call of the sequence.
+    ``name`` is the first part of the calls' names. ``depth`` is the number of calls of the program
+    before the first call of the sequence.
     """
 
     def __init__(self, llm: LLM, calls: tuple[RecordedCall, ...], name: str, depth: int) -> None:

@@ -73,7 +73,7 @@ class ToolUse(base.Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; ``item`` gives the lengths of tool description and question."""
+        """Build a program; ``item`` gives the lengths of its tool description and question."""
         if item is None:
             rank = cls.pick(params, rng, 0)
             name, length = f"tool-use/tool-{rank}", _tools(params).lengths[rank]

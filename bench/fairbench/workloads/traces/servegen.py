@@ -1,9 +1,10 @@
 """Clients of ServeGen: rates and burstiness in ten-minute windows, and tables of lengths.
 
-Each line of a ServeGen file describes a client. Each entry of ``windows`` begins with start,
-requests/s, and the gaps' coefficient of variation and distribution (Gamma or Weibull). ``lens``
-maps start times to the distributions of ``input_tokens`` and ``output_tokens``. ServeGen files are
-converted from data/ of alibaba/ServeGen (f891d11). Clients without length tables are left out.
+Each line of a ServeGen file describes a client. Each entry of ``windows`` begins with its start,
+the requests per second, and the gaps' coefficient of variation and distribution (Gamma or Weibull).
+``lens`` maps start times to the distributions of ``input_tokens`` and ``output_tokens``. ServeGen
+files are converted from data/ of alibaba/ServeGen (f891d11). Clients without length tables are left
+out.
 
 A replay draws as many requests for a window as were measured in this window. The gaps between
 requests, and to the ends of the window, are drawn from the window's distribution and scaled to fill

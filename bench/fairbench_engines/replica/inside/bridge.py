@@ -38,7 +38,7 @@ SOURCE_ONLY = "source-only"
 
 
 def main(arguments: list[str]) -> int:
-    """Answer operations until the input ends; return the exit code.
+    """Carry out the simulator's operations until standard input ends; return the exit code.
 
     The first argument is the name of the engine, and the second is a file descriptor through which
     the sockets of replicas arrive. If the third argument is ``SOURCE_ONLY``, the process answers

@@ -23,7 +23,7 @@ class FolderFinder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of a package in ``folders``, or None for any other module."""
+        """Return the module spec of a package in ``folders``; None for any other module."""
         folder = self._folders.get(name)
         return PathFinder.find_spec(name, [folder]) if folder else None
 

@@ -90,8 +90,9 @@ def _median_gap(tallies: Sequence[Tally]) -> str:
 def _nearer(preble: str, to_vtc: Sequence[Tally], to_preble: Sequence[Tally]) -> Part:
     """Judge whether D2LPM's Jain's index is nearer to VTC's index than to Preble's.
 
-    The first verdict counts the configurations in which D2LPM's index is nearer to VTC's index than
-    to Preble's. The second verdict compares the median distances over all configurations.
+    A first verdict counts the configurations in which D2LPM's index is nearer to VTC's. A second
+    verdict compares the median distance of D2LPM's index from VTC's with the median distance from
+    Preble's.
     """
     both = [(a, b) for a, b in zip(to_vtc, to_preble, strict=True) if a.values and b.values]
     text = f"D2LPM nearer to VTC than to {preble}, by configuration"

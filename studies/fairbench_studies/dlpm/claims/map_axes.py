@@ -52,7 +52,7 @@ def steps_round(cell: Draft, schedulers: Sequence[str]) -> list[Step]:
     """Return the values of each setting that is varied around a configuration.
 
     The values of a setting include the configuration's own value. A setting is left out if no
-    scheduler has the setting, or if the configuration's value would be the only value.
+    scheduler has it, or if the configuration's own value would be its only value.
     """
     specs = [spec_of({**cell, "scheduler": scheduler}) for scheduler in schedulers]
     spec = specs[0]

@@ -30,7 +30,7 @@ BARS = " Bars are 95% intervals of the paired difference, cut off at the panel."
 
 
 def draw_map(claim: Mapped, title: str, readings: Sequence[Reading], basis: str) -> Figure:
-    """Draw the picture of one claim: each measure over the values of each setting."""
+    """Draw the figure of one claim: each measure against the values of each setting."""
     names = {pair.name for pair in claim.lines}
     mine = [r for r in readings if r.claim == claim.number and r.measure.name in names]
     places = list(dict.fromkeys(one.place for one in mine))

@@ -64,7 +64,7 @@ class All:
         return frozenset().union(*(pair.compared for pair in self.pairs))
 
     def seen(self, at: At) -> Seen:
-        """Return the joint verdict of all pairs in one configuration."""
+        """Return the joint verdict on all scheduler pairs in one configuration."""
         if not contended(at[name] for name in self.compared):
             return Seen(Outcome.UNCONTENDED)
         return Seen(joined(pair.seen(at).outcome for pair in self.pairs))
@@ -74,7 +74,7 @@ Measure = Pair | All
 
 
 def tally(measure: Measure, at: Mapping[Any, At]) -> Tally:
-    """Judge a claim about a metric in each configuration with runs of all compared schedulers."""
+    """Judge a claim about a metric in the configurations in which all compared schedulers ran."""
     return Tally(
         measure.name,
         {place: measure.seen(runs) for place, runs in at.items() if measure.compared <= set(runs)},

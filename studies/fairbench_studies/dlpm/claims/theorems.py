@@ -91,10 +91,10 @@ def judge_as_printed(cells: Sequence[SchedulerResults]) -> list[Part]:
 def judge_round_robin(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Judge whether VTC's bounds hold on several workers (Theorem A.6).
 
-    Theorem A.6 multiplies VTC's bounds for one worker by the number of workers. On one worker, the
-    services of two backlogged clients differ by at most 2U ([VTC] Theorem 4.4). Any client gets at
-    most 4U more service than a backlogged client (Theorem 4.9). U is the largest charge for
-    admitted requests.
+    Theorem A.6 multiplies VTC's bounds for one worker by the number of workers. If U is the largest
+    charge for admitted requests, the services of two waiting clients on one worker differ by at
+    most 2U ([VTC] Theorem 4.4). The services of a waiting client and any other client differ by at
+    most 4U (Theorem 4.9).
     """
     judge = partial(judge_bound, cells, theorem="VTC Theorem A.6", scheduler="vtc")
     said = "the largest difference is"

@@ -39,8 +39,8 @@ class ProgramRun:
     ``policy`` is the scheduler on the server's command line. User i sends ``programs`` programs
     with ``branches[i]`` judgements each, one program every ``intervals_s[i]`` seconds. All users
     except the first start ``initial_delay_s`` seconds after the first user. ``prompt_tokens`` is
-    the mean length of system text and article. ``latencies_s`` holds the latencies of each user's
-    programs in seconds, in any order.
+    the mean number of tokens in system text plus article. ``latencies_s`` holds the latencies of
+    each user's programs in seconds, in any order.
     """
 
     name: str

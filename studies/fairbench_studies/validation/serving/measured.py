@@ -58,7 +58,7 @@ class ServingRun:
     that were refused or not answered; ``output_tokens`` is 0 for refused requests. In a closed
     loop, at most ``concurrency`` requests are in flight, and ``connection_limit`` of them reach the
     server. ``warm`` means that the same prompts had been sent to the server before the run.
-    ``counts_prompts`` means that the client counts the tokens of each answered prompt.
+    ``counts_prompts`` means that the benchmark client counts the tokens of each answered prompt.
     ``pool_tokens`` is the size of the KV pool in tokens, or 0 if unknown; ``pool_doubted`` means
     that a run with equal settings contradicts ``pool_tokens``. ``kind`` names the kind of each
     request, if the file states kinds. ``policy`` and ``quantum`` describe the server's scheduler;

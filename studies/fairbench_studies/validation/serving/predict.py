@@ -113,7 +113,7 @@ def _widening(grade: str, name: str) -> tuple[float, float]:
 
 
 def _interval(values: Sequence[float], factor: float, room: float) -> dict[str, float | None]:
-    """Return the first value, and the range of all values, widened by ``factor`` and ``room``."""
+    """Return the first value, and the range of values, extended by ``factor`` and ``room``."""
     low, high = float(np.min(values)) / factor - room, float(np.max(values)) * factor + room
     low = low if low != low else max(0.0, low)
     return {"simulated": defined(values[0]), "low": defined(low), "high": defined(high)}

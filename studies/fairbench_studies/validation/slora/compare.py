@@ -150,7 +150,7 @@ def compare_run(
 
 
 def groups(trace: Trace) -> dict[str, list[int]]:
-    """Group many clients by demand into a light and a heavy half, or few clients individually."""
+    """Split clients into a light and a heavy half by demand, or singly if there are few clients."""
     clients = trace.clients
     if len(clients) <= FEW_CLIENTS:
         return {f"client {client}": [client] for client in clients}

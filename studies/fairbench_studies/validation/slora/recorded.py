@@ -1,8 +1,8 @@
 """The dates of VTC-artifact's measured runs, which reveal the version of its charging code.
 
-The records of VTC-artifact have no dates. This module lists the dates of the commits (up to
-192c2e2) that last changed the records' files. If a record has the field ``recorded``, the date in
-this field is used instead of the commit's date.
+The records of VTC-artifact have no dates. This module lists the date of the last commit, up to
+192c2e2, that changed each record file. If a record has the field ``recorded``, the date in this
+field is used instead of the commit's date.
 """
 
 from __future__ import annotations

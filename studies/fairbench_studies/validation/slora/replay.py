@@ -2,8 +2,8 @@
 
 The measured server ran S-LoRA ([VTC-artifact]), so the engine is ``lightllm`` with settings from
 S-LoRA's code. Decode times are derived from the GPU's data sheet. The cost of a prefilled token
-comes from VTC-artifact's profile. The module ``calibrate`` fits only the host's time per minibatch
-and per running request, to the runs of ``FITTED_SCENARIOS``.
+comes from VTC-artifact's profile. The module ``calibrate`` fits only two costs to the runs of
+``FITTED_SCENARIOS``: the host's time per minibatch and per running request.
 """
 
 from __future__ import annotations

@@ -69,7 +69,8 @@ class TenantComparison:
 
     ``share_off`` holds the largest simulation error of a tenant's or request kind's service share:
     in the whole run, and in any minute. ``jain_off`` is the largest simulation error of Jain's
-    index in any minute. ``clients`` lists all clients, even if ``tenants`` lists kinds of requests.
+    index in any minute. ``tenants`` lists tenants or kinds of requests, and ``clients`` lists all
+    clients.
     """
 
     name: str
