@@ -17,7 +17,7 @@ from fairbench.cli.compare import compare as compare_command
 from fairbench.cli.run import run as run_command
 from fairbench.cli.sweep import sweep as sweep_command
 from fairbench.config.flags import COMPARE, PLAN, RUN, SWEEP
-from fairbench.execute import one_run
+from fairbench.execute import run_or_recover
 from fairbench_logs.cli_diagnose import diagnose_log as diagnose_command
 from fairbench_logs.cli_plan import plan as plan_command
 from fairbench_logs.cli_score import score as score_command
@@ -136,13 +136,13 @@ def test_an_experiment_file_is_run_and_flags_override_it(result, tmp_path):
 
 
 def test_an_interrupted_run_is_a_keyboard_interrupt_and_is_saved(tmp_path, monkeypatch):
-    simulate = one_run.simulate
+    simulate = run_or_recover.simulate
 
     def interrupted_at_once(spec, *, interrupted, **options):
         interrupted.signum = 2
         return simulate(spec, interrupted=interrupted, **options)
 
-    monkeypatch.setattr(one_run, "simulate", interrupted_at_once)
+    monkeypatch.setattr(run_or_recover, "simulate", interrupted_at_once)
     with pytest.raises(KeyboardInterrupt, match="interrupted; the finished requests are saved to"):
         fairbench.run(**TINY, result_dir=tmp_path)
     (path,) = tmp_path.iterdir()

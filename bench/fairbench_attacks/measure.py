@@ -14,8 +14,8 @@ from fairbench.metrics.goodput import group_service
 from fairbench.metrics.records import PLAIN, Facts
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.totals import cache_hit_rate
-from fairbench.results.intervals import MeanInterval, t_interval
 from fairbench.results.run_facts import padding_of
+from fairbench.results.significance import MeanInterval, t_interval
 from fairbench.sim.run import simulate_tables
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from fairbench.errors import UsageError
 from fairbench.metrics.catalogue import key_of, short_of
 from fairbench.metrics.metric import Better
-from fairbench.results.intervals import Decision, Difference, difference
+from fairbench.results.significance import Decision, Difference, difference
 from fairbench.results.summary import Value, more_is_better
 
 SHAPE = re.compile(

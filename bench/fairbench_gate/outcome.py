@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fairbench.errors import UsageError
 from fairbench.metrics.catalogue import CLIENTS, metric_of
 from fairbench.metrics.metric import Better
-from fairbench.results.intervals import mean_value
+from fairbench.results.significance import mean_value
 from fairbench.results.store import Summary
 from fairbench.results.summary import ABSENT, Value, basis, values_of
 from fairbench_gate.clauses import (

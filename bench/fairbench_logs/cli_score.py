@@ -17,7 +17,7 @@ from fairbench.config.flags import RUN
 from fairbench.config.parse_flags import goodput_flag, parse_weights, split_commas
 from fairbench.errors import UsageError
 from fairbench.metrics.shown_percentiles import parse_percentiles
-from fairbench.records.layouts import NAMES
+from fairbench.records.known_formats import NAMES
 from fairbench_logs import scoring
 from fairbench_logs.cli_page import ReportFile, check_writable
 

@@ -17,7 +17,6 @@ from fairbench.files.reader import opened
 from fairbench.metrics.catalogue import CATALOGUE, key_of, metric_of
 from fairbench.metrics.metric import Better, Form, Metric
 from fairbench.metrics.shown_percentiles import shown_tail
-from fairbench.results import intervals
 from fairbench.results.comparison import compare, seed_text
 from fairbench.results.store import SUMMARY, SWEEP_FILE, StoredRun, SweepStore, read_json
 from fairbench.results.summary import ABSENT, Value, check_summary, more_is_better, value_of
@@ -46,7 +45,7 @@ class Score(NamedTuple):
     low: float | None = None
     high: float | None = None
     bound: str = ""
-    against: intervals.Decision | None = None
+    against: significance.Decision | None = None
     reason: str = ""
 
 
@@ -82,32 +81,32 @@ def score(own: Sequence[Value], base: Sequence[Value], fold: Fold, metric: Metri
     undefined = next((one for one in own if one.raw is None), None)
     if undefined is not None:
         return Score(None, reason=undefined.reason)
-    found = intervals.difference(base, own)
+    found = significance.difference(base, own)
     against = found.decision(metric.better) if metric.better is not Better.NEITHER else None
     if fold is Fold.RATIO:
         if found.mean is None or found.undefined:
             return Score(None, against=against, reason="the baseline has no value")
-        bound = intervals.bound_of_difference(base, own)
+        bound = significance.bound_of_difference(base, own)
         if bound is None:
             return Score(None, against=against, reason="only bounds are known of both")
         return _score_of_interval(
-            intervals.MeanInterval(found.mean, found.low, found.high), exp, bound, against
+            significance.MeanInterval(found.mean, found.low, found.high), exp, bound, against
         )
     bounds = {value.bound for value in own} - {""}
     if len(bounds) > 1:
         return Score(None, against=against, reason=BOTH_BOUNDS)
     numbers = [float(value.raw) for value in own]
     if fold is Fold.GEOMETRIC:
-        return _score_of_interval(intervals.t_interval(numbers), exp, "".join(bounds), against)
-    interval = intervals.t_interval(numbers, least=0.0, most=metric.most)
+        return _score_of_interval(significance.t_interval(numbers), exp, "".join(bounds), against)
+    interval = significance.t_interval(numbers, least=0.0, most=metric.most)
     return _score_of_interval(interval, float, "".join(bounds), against)
 
 
 def _score_of_interval(
-    interval: intervals.MeanInterval,
+    interval: significance.MeanInterval,
     back: Callable[[float], float],
     bound: str,
-    against: intervals.Decision | None,
+    against: significance.Decision | None,
 ) -> Score:
     """Convert a mean's interval to a score; ``back`` undoes the logarithm of geometric means."""
     low = None if interval.low is None or bound == "<" else back(interval.low)
@@ -138,7 +137,7 @@ def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
     ahead, behind = [0] * len(samples), [0] * len(samples)
     for one in range(len(samples)):
         for other in range(one + 1, len(samples)):
-            sign = intervals.difference(samples[one], samples[other]).decisive
+            sign = significance.difference(samples[one], samples[other]).decisive
             if sign:
                 first = one if (sign < 0) is (better is Better.MORE) else other
                 behind[first] += 1
@@ -552,7 +551,7 @@ def _sample(
 def board_json(board: Board) -> dict[str, Any]:
     """Return the leaderboard as JSON types, with None for undefined and unknown values."""
     return {
-        "level": intervals.LEVEL,
+        "level": significance.LEVEL,
         "baseline": board.baseline,
         "places": list(board.places),
         "seeds": list(board.seeds),

@@ -28,7 +28,7 @@ from fairbench.report.table import (
     printed,
 )
 from fairbench.results.comparison import seed_text
-from fairbench.results.intervals import METHOD, Decision
+from fairbench.results.significance import METHOD, Decision
 from fairbench.results.summary import basis
 from fairbench_papers.board import (
     Board,

@@ -14,8 +14,8 @@ from fairbench.metrics.censored_latency import Sample, pooled, samples
 from fairbench.metrics.records import Floats, Window
 from fairbench.report.comparison_table import tail_of
 from fairbench.results.comparison import ComparedRun, SchedulerResults, by_place, seed_text
-from fairbench.results.intervals import METHOD
 from fairbench.results.run_facts import read_tables, stored_facts
+from fairbench.results.significance import METHOD
 from fairbench.results.summary import bases
 from fairbench.results.sweeps import SweepLine, axes_of
 from fairbench_papers.style import (

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
 from fairbench.execute.live_runs import NO_FLAGS
-from fairbench.execute.one_run import run_and_save
+from fairbench.execute.run_or_recover import run_and_save
 from fairbench.execute.tasks import run_context
 from fairbench.results.store import write_text
 

@@ -223,7 +223,7 @@ def test_an_unwritable_result_dir_is_found_before_the_simulation(refused, tmp_pa
     def simulated(*args, **kwargs):
         raise AssertionError("it ran")
 
-    monkeypatch.setattr("fairbench.execute.one_run.simulate", simulated)
+    monkeypatch.setattr("fairbench.execute.run_or_recover.simulate", simulated)
     (tmp_path / "file").write_text("")
     line = refused("run", "--result-dir", "file/runs")
     assert line.startswith("result_dir file/runs: cannot be written: ")
@@ -233,7 +233,7 @@ def test_a_run_that_fails_exits_with_1(refused, monkeypatch):
     def failed(*args, **kwargs):
         raise RunFailed("the cluster is gone")
 
-    monkeypatch.setattr("fairbench.execute.one_run.simulate", failed)
+    monkeypatch.setattr("fairbench.execute.run_or_recover.simulate", failed)
     assert refused("run", code=1) == "the cluster is gone"
 
 

@@ -214,7 +214,7 @@ def test_ctrl_c_before_anything_ran_leaves_nothing(tmp_path, monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fairbench.execute.one_run.simulate", interrupted)
+    monkeypatch.setattr("fairbench.execute.run_or_recover.simulate", interrupted)
     result = invoke("run", *TINY, "--result-dir", tmp_path / "runs")
     assert (result.exit_code, result.stderr) == (130, "fairbench: interrupted\n")
     assert list(tmp_path.iterdir()) == []

@@ -9,10 +9,10 @@ import pytest
 from fairbench.config.resolve import resolve
 from fairbench.core import Request
 from fairbench.errors import RunFailed, UsageError
-from fairbench_engines.sglang.home import SGLangHome
 from fairbench_engines.sglang.hooks import Hooks
+from fairbench_engines.sglang.scheduler_host import SGLangHome
 from fairbench_engines.sglang.views import ArmedQueue
-from fairbench_engines.vllm.home import VLLMHome
+from fairbench_engines.vllm.scheduler_host import VLLMHome
 from fairbench_load.client_metrics import Ledger
 from fairbench_load.plugin_config import LOAD_CAP, config_from, plugin_config
 from fairbench_load.server_facts import PluginReport, require_active

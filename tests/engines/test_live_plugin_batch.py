@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from fairbench_engines.sglang.home import SGLangHome
+from fairbench_engines.sglang.scheduler_host import SGLangHome
 from fairbench_load.client_metrics import Ledger
 from fairbench_load.plugin_config import plugin_config
 

@@ -10,7 +10,7 @@ from fairbench.schedulers.program_states import IDLE_PROGRAMS
 from fairbench.schedulers.registry import build_local
 from fairbench.schedulers.views import QueueView
 from fairbench_engines import features
-from fairbench_engines.home import program_of, request_of
+from fairbench_engines.scheduler_host import program_of, request_of
 from fairbench_engines.sglang import release as sglang
 from fairbench_engines.sglang.requests import (
     cached_len,
@@ -22,7 +22,7 @@ from fairbench_engines.sglang.requests import (
 )
 from fairbench_engines.vllm import release as vllm
 from fairbench_engines.vllm import start
-from fairbench_engines.vllm.home import session_of as vllm_session_of
+from fairbench_engines.vllm.scheduler_host import session_of as vllm_session_of
 from fairbench_engines.vllm.views import apart_of
 from fairbench_load.by_class import ByClass
 from fairbench_load.plugin_config import OWN_ORDER, Classes, Evicting, plugin_config

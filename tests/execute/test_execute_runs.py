@@ -9,8 +9,8 @@ from fairbench.config.resolve import experiment, resolve
 from fairbench.config.sweep import make_sweep, points, sweep_of
 from fairbench.errors import Interrupted, RunFailed, UsageError
 from fairbench.execute.live_runs import NO_FLAGS
-from fairbench.execute.one_run import recover_run, run_and_save
 from fairbench.execute.repeats import repeat, run_sweep
+from fairbench.execute.run_or_recover import recover_run, run_and_save
 from fairbench.execute.simulations import jobs_left
 from fairbench.execute.tasks import RunContext, Silent, attempt, run_context
 from fairbench.results.store import SweepStore, is_run, runs_in

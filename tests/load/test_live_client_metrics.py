@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.metrics.fairness import max_min
-from fairbench_engines.sglang.home import SGLangHome
-from fairbench_engines.vllm.home import VLLMHome
+from fairbench_engines.sglang.scheduler_host import SGLangHome
+from fairbench_engines.vllm.scheduler_host import VLLMHome
 from fairbench_load import client_metrics
 from fairbench_load.client_metrics import (
     FIRST_TOKEN,

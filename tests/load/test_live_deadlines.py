@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fairbench.errors import UsageError
 from fairbench.targets import NOT_DUE, Due
-from fairbench_engines.home import request_of
+from fairbench_engines.scheduler_host import request_of
 from fairbench_load import headers
 from fairbench_load.headers import tagged, untagged
 from fairbench_load.http_server import Problem

@@ -8,9 +8,9 @@ from fairbench.core import PS_PER_S, Request
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import ProfileCosts
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench_engines.sglang.home import SGLangHome
+from fairbench_engines.sglang.scheduler_host import SGLangHome
 from fairbench_engines.step_times import Decode, PromptPart, StepTimes
-from fairbench_engines.vllm.home import StepPart, VLLMHome
+from fairbench_engines.vllm.scheduler_host import StepPart, VLLMHome
 from fairbench_load.client_metrics import Ledger
 from fairbench_load.plugin_config import plugin_config
 from tests.engines.test_live_plugin_batch import FakeReq

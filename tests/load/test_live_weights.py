@@ -13,8 +13,8 @@ from fairbench.config.resolve import resolve
 from fairbench.errors import RunFailed
 from fairbench.workloads.plan import tenant_paths_of
 from fairbench_emulator.cli import emulate
-from fairbench_engines.sglang.home import SGLangHome
 from fairbench_engines.sglang.hooks import Hooks
+from fairbench_engines.sglang.scheduler_host import SGLangHome
 from fairbench_load import headers
 from fairbench_load.backends.base import LiveOptions, sent_names
 from fairbench_load.backends.workers import same_workers

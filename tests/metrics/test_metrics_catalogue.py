@@ -25,7 +25,7 @@ from fairbench.metrics.summary import summarize
 from fairbench.report import comparison_table, run_table
 from fairbench.report.pages.run_page import client_grid
 from fairbench.results.comparison import compare
-from fairbench.results.intervals import combine_summaries
+from fairbench.results.significance import combine_summaries
 from fairbench.results.summary import check_summary, values_of
 from fairbench.sim.run import simulate
 from fairbench_gate.clauses import parse_clause

@@ -12,7 +12,7 @@ from fairbench.config.sweep import make_sweep, points
 from fairbench.errors import DataError, UsageError
 from fairbench.metrics.catalogue import CATALOGUE
 from fairbench.metrics.metric import Better
-from fairbench.results.intervals import Decision, difference
+from fairbench.results.significance import Decision, difference
 from fairbench.results.store import SweepStore
 from fairbench.results.summary import Value
 from fairbench_papers.board import (

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from fairbench.records.layouts import NAMES as LAYOUT_NAMES
+from fairbench.records.known_formats import NAMES as LAYOUT_NAMES
 from fairbench.workloads.traces import FORMATS
 from fairbench.workloads.traces.read import TraceParams, read_trace
 from fairbench_logs.diagnosis.access_log import read_log

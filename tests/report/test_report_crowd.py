@@ -21,7 +21,7 @@ from fairbench.report.client_table import (
 from fairbench.report.pages.run_page import _lorenz, _ratios, client_grid
 from fairbench.report.result_lines import notes_of
 from fairbench.report.run_table import repeat_lines, summary_text
-from fairbench.results.intervals import combine_summaries
+from fairbench.results.significance import combine_summaries
 from tests.report.test_report_table import CLIENT, SUMMARY
 from tests.strategies import examples
 

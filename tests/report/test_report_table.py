@@ -15,7 +15,7 @@ from fairbench.report.numbers import index, more_than, number, percent
 from fairbench.report.pages.run_page import client_grid
 from fairbench.report.run_table import summary_text
 from fairbench.report.table import MAX_WIDTH
-from fairbench.results.intervals import combine_summaries
+from fairbench.results.significance import combine_summaries
 
 CLIENT = {
     "client": "client-0",

@@ -16,7 +16,7 @@ from fairbench.results.comparison import (
     runs_below,
     sides_of,
 )
-from fairbench.results.intervals import Decision, seeds_needed
+from fairbench.results.significance import Decision, seeds_needed
 from tests.gate.gate_helpers import store
 from tests.results.comparison_helpers import stored
 

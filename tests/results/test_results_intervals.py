@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fairbench.metrics.catalogue import CATALOGUE
 from fairbench.metrics.metric import Better, Form, Of
 from fairbench.report.run_table import repeat_lines, show
-from fairbench.results.intervals import METHOD, combine_summaries, t_interval
+from fairbench.results.significance import METHOD, combine_summaries, t_interval
 
 SHARES = (Form.PERCENT, Form.WHOLE_PERCENT, Form.INDEX)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.metrics.metric import Better
-from fairbench.results.intervals import (
+from fairbench.results.significance import (
     MIXED,
     MOST_SEEDS,
     Decision,

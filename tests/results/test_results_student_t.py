@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.results.intervals import central, quantile, two_sided_p
+from fairbench.results.significance import central, quantile, two_sided_p
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from fairbench.config.resolve import resolve
 from fairbench.errors import DataError
 from fairbench.execute.live_runs import NO_FLAGS
-from fairbench.execute.one_run import run_and_save
+from fairbench.execute.run_or_recover import run_and_save
 from fairbench.execute.tasks import run_context
 from fairbench.report.run_table import summary_text
 from fairbench.results.store import read_run

@@ -13,7 +13,7 @@ import pytest
 from fairbench.core import prompt_tokens
 from fairbench.hardware.engine_params import VLLMLimits
 from fairbench.schedulers.registry import build_local
-from fairbench_engines.home import program_of
+from fairbench_engines.scheduler_host import program_of
 from fairbench_engines.vllm.views import BlockQueue
 from fairbench_load.by_class import ByClass
 from fairbench_load.plugin_config import Evicting

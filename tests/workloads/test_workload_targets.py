@@ -13,7 +13,7 @@ from fairbench.config import identity, to_toml
 from fairbench.config.resolve import resolve
 from fairbench.errors import DataError, UsageError
 from fairbench.report.run_table import summary_text
-from fairbench.results.intervals import combine_summaries
+from fairbench.results.significance import combine_summaries
 from fairbench.sim.run import simulate
 from fairbench.workloads.clients import class_of_client, client_targets
 from fairbench.workloads.spec import load_workload

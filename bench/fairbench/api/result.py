@@ -21,7 +21,7 @@ from fairbench.config.resolve import experiment as requested
 from fairbench.config.spec import experiment_tables
 from fairbench.errors import Interrupted, RunFailed, UsageError, unknown_name
 from fairbench.execute.live_runs import NO_FLAGS, LiveFlags, check_live
-from fairbench.execute.one_run import run_and_save, run_unsaved
+from fairbench.execute.run_or_recover import run_and_save, run_unsaved
 from fairbench.execute.tasks import run_context
 from fairbench.figures import run_figure
 from fairbench.metrics.tables import RunResult, to_arrow

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from fairbench.execute.live_runs import LiveFlags as LiveFlags
     from fairbench.execute.live_runs import check_live as check_live
     from fairbench.execute.live_runs import check_live_points as check_live_points
-    from fairbench.execute.one_run import recover_run as recover_run
-    from fairbench.execute.one_run import run_and_save as run_and_save
-    from fairbench.execute.one_run import run_unsaved as run_unsaved
     from fairbench.execute.repeats import cell_json as cell_json
     from fairbench.execute.repeats import remarks_on as remarks_on
     from fairbench.execute.repeats import repeat as repeat
     from fairbench.execute.repeats import run_sweep as run_sweep
     from fairbench.execute.repeats import simulate_each as simulate_each
+    from fairbench.execute.run_or_recover import recover_run as recover_run
+    from fairbench.execute.run_or_recover import run_and_save as run_and_save
+    from fairbench.execute.run_or_recover import run_unsaved as run_unsaved
     from fairbench.execute.simulations import OutdatedRun as OutdatedRun
     from fairbench.execute.simulations import estimate as estimate
     from fairbench.execute.simulations import expected_requests as expected_requests
@@ -33,7 +33,7 @@ __getattr__ = lazy_names(
         "comparison": "compare_experiments",
         "workload_check": "check_facts",
         "live_runs": "LiveFlags NO_FLAGS check_live check_live_points",
-        "one_run": "recover_run run_and_save run_unsaved",
+        "run_or_recover": "recover_run run_and_save run_unsaved",
         "repeats": "cell_json remarks_on repeat run_sweep simulate_each",
         "simulations": "estimate expected_requests outdated_runs OutdatedRun",
         "tasks": "Failure interruptible run_context",

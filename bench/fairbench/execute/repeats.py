@@ -14,13 +14,13 @@ from fairbench.execute.simulations import FailedPoint, jobs_left, run_jobs, simu
 from fairbench.execute.tasks import Failure, RunContext
 from fairbench.results.comparison import SchedulerResults, compare_sweep
 from fairbench.results.experiments import point_names
-from fairbench.results.intervals import INTERVALS_FILE, combine_summaries
 from fairbench.results.new_directories import (
     check_writable,
     fresh_directory,
     removing_new_folders,
     run_folder,
 )
+from fairbench.results.significance import INTERVALS_FILE, combine_summaries
 from fairbench.results.store import StoredRun, Summary, SweepStore, run_name, runs_in, write_json
 from fairbench.results.sweeps import write_metrics
 

@@ -17,8 +17,8 @@ from fairbench.files.formats import FilePlace
 from fairbench.files.reader import ReadMemory
 from fairbench.files.times import is_missing, without_points
 from fairbench.records import column_names as naming
+from fairbench.records.known_formats import PLAIN, kinds_of, layout_of
 from fairbench.records.layout import Layout, Record, Run
-from fairbench.records.layouts import PLAIN, kinds_of, layout_of
 from fairbench.records.source import records_of, separator_of
 
 Floats = npt.NDArray[np.float64]

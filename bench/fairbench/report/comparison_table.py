@@ -21,7 +21,7 @@ from fairbench.report.numbers import UNDEFINED, WRITERS, bound_of, whole
 from fairbench.report.result_lines import NO_ORDER
 from fairbench.report.table import MAX_WIDTH, plain_table, printed, stacked
 from fairbench.results.comparison import SchedulerResults, by_place
-from fairbench.results.intervals import METHOD, Decision, difference, log_ratio, mean_value
+from fairbench.results.significance import METHOD, Decision, difference, log_ratio, mean_value
 from fairbench.results.summary import Value, bases, value_of
 
 LABEL_WIDTH = 30  # A scheduler's name with its parameters is wrapped at this number of characters.

@@ -20,7 +20,7 @@ from fairbench.report.limit_lines import LEAST_LOSS, lost_against
 from fairbench.report.numbers import UNDEFINED, bounded, number
 from fairbench.report.table import MAX_WIDTH, first_fitting, plain_table, printed
 from fairbench.results.comparison import Contrast, MetricContrast, SchedulerResults, seed_text
-from fairbench.results.intervals import MOST_SEEDS, POWER, Decision, Difference
+from fairbench.results.significance import MOST_SEEDS, POWER, Decision, Difference
 from fairbench.results.summary import NOBODY_NAMED, bases, is_nobody_named, values_of
 
 STYLES: dict[str, str] = {

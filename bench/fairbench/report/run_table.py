@@ -17,8 +17,8 @@ from fairbench.report.numbers import bound_of, less_than, more_than
 from fairbench.report.result_lines import notes_of, results_of
 from fairbench.report.table import MAX_WIDTH, pairs_table, printed
 from fairbench.report.verdict import repeats_verdict, verdict
-from fairbench.results.intervals import METHOD
 from fairbench.results.references import Reference
+from fairbench.results.significance import METHOD
 from fairbench.results.store import Summary
 from fairbench.results.summary import (
     NOBODY_NAMED,

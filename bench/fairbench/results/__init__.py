@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from fairbench.results.comparison import sides_below as sides_below
     from fairbench.results.experiments import old_defaults as old_defaults
     from fairbench.results.experiments import point_names as point_names
-    from fairbench.results.intervals import INTERVALS_FILE as INTERVALS_FILE
     from fairbench.results.references import reference_for as reference_for
     from fairbench.results.references import reference_of as reference_of
     from fairbench.results.references import reference_spec as reference_spec
     from fairbench.results.references import stored_reference as stored_reference
     from fairbench.results.run_facts import check_metrics_of as check_metrics_of
     from fairbench.results.run_facts import read_tables as read_tables
+    from fairbench.results.significance import INTERVALS_FILE as INTERVALS_FILE
     from fairbench.results.store import ANSWER as ANSWER
     from fairbench.results.store import MANIFEST as MANIFEST
     from fairbench.results.store import QUESTION as QUESTION
@@ -36,7 +36,7 @@ __getattr__ = lazy_names(
     {
         "comparison": "compare_sweep contrast_json sides_below",
         "experiments": "old_defaults point_names",
-        "intervals": "INTERVALS_FILE",
+        "significance": "INTERVALS_FILE",
         "references": "reference_for reference_of reference_spec stored_reference",
         "run_facts": "check_metrics_of read_tables",
         "store": (

@@ -18,7 +18,7 @@ from fairbench.metrics.metric import Better
 from fairbench.metrics.reasons import NOT_CONTENDED, Noted
 from fairbench.metrics.sharing_incentive import RunBeside
 from fairbench.results.experiments import Experiment, differences, grid_labels, key_of, place_of
-from fairbench.results.intervals import (
+from fairbench.results.significance import (
     LEVEL,
     Decision,
     Difference,

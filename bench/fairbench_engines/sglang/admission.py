@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairbench_engines.sglang.eviction import Eviction
-from fairbench_engines.sglang.home import Next, SGLangHome
 from fairbench_engines.sglang.match_order import MatchOrderHooks
 from fairbench_engines.sglang.preemption import Preemption
 from fairbench_engines.sglang.requests import Req, prefix_len
+from fairbench_engines.sglang.scheduler_host import Next, SGLangHome
 from fairbench_engines.sglang.views import ArmedQueue
 
 Original = Callable[..., Any]

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairbench_engines.sglang.admission import Original
-from fairbench_engines.sglang.home import SGLangHome
 from fairbench_engines.sglang.release import Hook
 from fairbench_engines.sglang.requests import Req, client_of
+from fairbench_engines.sglang.scheduler_host import SGLangHome
 from fairbench_load.headers import untagged
 
 BOOTSTRAP = "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue"

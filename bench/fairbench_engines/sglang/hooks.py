@@ -20,7 +20,6 @@ from fairbench_engines.ranks import FOLDER, RankLink, open_folder
 from fairbench_engines.sglang.admission import Original, PluginAdmission
 from fairbench_engines.sglang.disaggregated import Disaggregation
 from fairbench_engines.sglang.eviction import Eviction
-from fairbench_engines.sglang.home import SGLangHome
 from fairbench_engines.sglang.kept_tree import KeptTree, kept_tree
 from fairbench_engines.sglang.match_order import MatchOrderHooks
 from fairbench_engines.sglang.preemption import Preemption
@@ -37,6 +36,7 @@ from fairbench_engines.sglang.release import (
     resolved,
 )
 from fairbench_engines.sglang.requests import Req, contexts_of, keep_key, read_key
+from fairbench_engines.sglang.scheduler_host import SGLangHome
 from fairbench_engines.step_times import FittedCosts
 from fairbench_load.client_metrics import COUNTED, Exporter, Ledger
 from fairbench_load.plugin_config import Classes, PluginConfig, check_classes, plugin_config

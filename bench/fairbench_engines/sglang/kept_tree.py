@@ -17,8 +17,8 @@ from typing import Any
 
 from fairbench.core import Request
 from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS
-from fairbench_engines.home import Tracked
 from fairbench_engines.kept_matches import KeptMatches, Match, Spot, Waiter
+from fairbench_engines.scheduler_host import Tracked
 from fairbench_engines.sglang.requests import Req, ids_of, namespace_of, prefix_len
 
 POLICY_MODULE = "sglang.srt.managers.schedule_policy"

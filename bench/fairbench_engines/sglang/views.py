@@ -19,8 +19,8 @@ from fairbench.schedulers.views import (
     RunningView,
     client_load,
 )
-from fairbench_engines.home import REQUEST, RUNNING, Tracked
 from fairbench_engines.kept_matches import EngineQueue
+from fairbench_engines.scheduler_host import REQUEST, RUNNING, Tracked
 from fairbench_engines.sglang.kept_tree import KeptTree
 from fairbench_engines.sglang.match_order import MatchOrderHooks
 from fairbench_engines.sglang.preemption import CLIP_MAX_NEW_TOKENS

@@ -21,8 +21,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from fairbench.errors import UsageError
 from fairbench_engines.vllm.eviction import BlockEviction
 from fairbench_engines.vllm.exporter import VLLMExporter, exporter_of
-from fairbench_engines.vllm.home import StepPart, VLLMHome
 from fairbench_engines.vllm.ranks import link_of
+from fairbench_engines.vllm.scheduler_host import StepPart, VLLMHome
 from fairbench_engines.vllm.start import one_line, plugin_of
 from fairbench_engines.vllm.views import (
     ALL_TOKENS,

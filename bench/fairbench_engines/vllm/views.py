@@ -23,8 +23,8 @@ from fairbench.schedulers.views import (
     RunningView,
     client_load,
 )
-from fairbench_engines.home import REQUEST, RUNNING, Theirs, Tracked
 from fairbench_engines.kept_matches import EngineQueue, KeptMatches, Match, Spot
+from fairbench_engines.scheduler_host import REQUEST, RUNNING, Theirs, Tracked
 
 REQUEST_ID, COMPUTED_TOKENS, ALL_TOKENS, PROMPT_TOKENS, OUTPUT_TOKENS = map(
     attrgetter,

@@ -11,7 +11,7 @@ from fairbench.hardware.catalogue import resolve_profile
 from fairbench.metrics.censored_latency import PERCENTS
 from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.report.limit_lines import NEEDED, has_limit
-from fairbench.results.intervals import t_interval
+from fairbench.results.significance import t_interval
 from fairbench.results.store import Summary
 from fairbench.results.summary import NOBODY_NAMED, Value, is_nobody_named, value_of
 from fairbench_logs.planning.question import USERS, Clusters, PlanChoice, Slo

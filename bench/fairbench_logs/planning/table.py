@@ -14,7 +14,7 @@ from fairbench.metrics.metric import Form
 from fairbench.report.limit_lines import limit_line
 from fairbench.report.numbers import UNDEFINED, WRITERS, index, number
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
-from fairbench.results.intervals import METHOD
+from fairbench.results.significance import METHOD
 from fairbench.results.summary import basis, trace_lines
 from fairbench_logs.planning.question import REPLICAS, USERS
 

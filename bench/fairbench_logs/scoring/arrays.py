@@ -12,7 +12,7 @@ from fairbench.errors import DataError, printable
 from fairbench.files.times import MAX_TIME_S, is_missing, number_of
 from fairbench.metrics.records import FINISHED, REFUSED, Flags, Floats
 from fairbench.records.column_names import FIRST, LAST, OWN, first_columns, nearest
-from fairbench.records.layouts import PLAIN
+from fairbench.records.known_formats import PLAIN
 from fairbench.records.log_reader import ColumnValues, FileColumns, listed, shown
 from fairbench.records.requests import FileRequests
 from fairbench.records.times import numbers, of_other_clock

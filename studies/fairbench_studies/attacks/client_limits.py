@@ -20,7 +20,7 @@ from fairbench.config.parse_flags import parse_assignments
 from fairbench.config.resolve import experiment
 from fairbench.metrics.goodput import group_service
 from fairbench.metrics.records import PLAIN
-from fairbench.results.intervals import t_interval
+from fairbench.results.significance import t_interval
 from fairbench.sim.run import simulate_tables
 from fairbench_attacks.behaviour import HONEST
 from fairbench_attacks.measure import replayed, seen_in

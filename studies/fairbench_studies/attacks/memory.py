@@ -15,7 +15,7 @@ from statistics import fmean
 from fairbench.config import ExperimentSpec
 from fairbench.config.parse_flags import parse_assignments
 from fairbench.config.resolve import experiment
-from fairbench.results.intervals import t_interval
+from fairbench.results.significance import t_interval
 from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.sim.run import simulate_tables
 from fairbench_attacks.behaviour import HONEST, Behaviour

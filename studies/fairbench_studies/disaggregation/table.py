@@ -16,7 +16,7 @@ from typing import Any
 
 from fairbench.config.resolve import resolve
 from fairbench.report.palette import BLUE, PURPLE, VERMILION
-from fairbench.results.intervals import t_interval
+from fairbench.results.significance import t_interval
 from fairbench.sim.run import simulate
 from fairbench_papers.style import caption, panels, paper_style, save
 from fairbench_studies.kit.rows import ROOT, Row, extend_rows, read_rows

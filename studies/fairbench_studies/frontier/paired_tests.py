@@ -13,7 +13,7 @@ from math import exp, inf, isfinite, log, nan, sqrt
 from statistics import fmean, variance
 from typing import NamedTuple
 
-from fairbench.results.intervals import quantile, two_sided_p
+from fairbench.results.significance import quantile, two_sided_p
 
 Gains = Mapping[Hashable, Sequence[float]]
 """Fair-finish's gains over a rival in one measure: one gain per seed, for each configuration."""

@@ -13,7 +13,7 @@ from enum import StrEnum
 from math import exp, isfinite, log
 from typing import NamedTuple
 
-from fairbench.results.intervals import bound_of_difference, difference
+from fairbench.results.significance import bound_of_difference, difference
 from fairbench.results.summary import Value
 
 

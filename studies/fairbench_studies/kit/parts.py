@@ -15,7 +15,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from fairbench.results.intervals import difference
+from fairbench.results.significance import difference
 from fairbench.results.summary import Value
 from fairbench_studies.kit.outcomes import Outcome, Seen, exceeds, joined
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairbench.results.comparison import SchedulerResults, seed_text
-from fairbench.results.intervals import METHOD
+from fairbench.results.significance import METHOD
 from fairbench.results.summary import basis
 
 

@@ -8,7 +8,7 @@ from math import floor
 from pathlib import Path
 
 from fairbench.metrics.shown_percentiles import shown_tail
-from fairbench.results.intervals import t_interval
+from fairbench.results.significance import t_interval
 from fairbench_studies.kit.rows import Row
 
 BLOCK = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)

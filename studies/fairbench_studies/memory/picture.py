@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fairbench.report.palette import BLACK, BLUE, GREEN, ORANGE, VERMILION, Swatch
-from fairbench.results.intervals import t_interval
+from fairbench.results.significance import t_interval
 from fairbench_papers.style import caption, panels, paper_style, save
 from fairbench_studies.kit.rows import ROOT
 

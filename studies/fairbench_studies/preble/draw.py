@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairbench.results.intervals import METHOD, MeanInterval, t_interval
+from fairbench.results.significance import METHOD, MeanInterval, t_interval
 from fairbench_papers.style import caption, client_style, log_y, panels, paper_style
 from fairbench_studies.kit.paper_runs import listed_seeds
 from fairbench_studies.kit.pictures import write_figure

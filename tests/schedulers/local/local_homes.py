@@ -19,8 +19,8 @@ from fairbench.schedulers.base import LocalScheduler, WaitingView
 from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.load_cap import LoadCap
 from fairbench.schedulers.views import ListView
-from fairbench_engines.home import Tracked
-from fairbench_engines.sglang import home as plugin_home
+from fairbench_engines.scheduler_host import Tracked
+from fairbench_engines.sglang import scheduler_host as plugin_home
 from fairbench_engines.sglang.views import ArmedQueue
 from fairbench_load.client_metrics import Ledger
 from tests.schedulers.local.local_requests import Trie

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from fairbench.errors import UsageError
 from fairbench.streams import stream
 from fairbench.workloads.traffic import KINDS, traffic_kind
+from fairbench.workloads.traffic.arrival_patterns import PacedArrivals, Phase
 from fairbench.workloads.traffic.arrivals import TrafficLoad
-from fairbench.workloads.traffic.planned import PacedArrivals, Phase
 from tests.strategies import examples
 
 LOAD = TrafficLoad(0, 2.0, 1.0, None, 100.0)

@@ -22,8 +22,8 @@ from fairbench.report.pages.warnings import counted_warnings
 from fairbench.report.run_table import results_of_repeats
 from fairbench.report.traffic_lines import TTFT, JudgedTraffic
 from fairbench.report.verdict import repeats_verdict
-from fairbench.results.intervals import METHOD, combine_summaries
 from fairbench.results.run_facts import read_tables, stored_facts
+from fairbench.results.significance import METHOD, combine_summaries
 from fairbench.results.store import SUMMARY, StoredRun, Summary, runs_in
 from fairbench.results.summary import basis, check_whole, details_line
 

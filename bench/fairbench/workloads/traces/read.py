@@ -13,7 +13,7 @@ from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.files.reader import digest
 from fairbench.files.times import UNITS, UTC_ZONE, ClockTime, clock_of
 from fairbench.records.column_names import mapped
-from fairbench.records.layouts import LOOKED_AT, kinds_of, layout_of
+from fairbench.records.known_formats import LOOKED_AT, kinds_of, layout_of
 from fairbench.records.log_reader import beginning
 from fairbench.records.requests import FileRequests, counted_alike, lacks_counts, read_requests
 from fairbench.records.source import records_of

@@ -20,12 +20,12 @@ DEFAULT = "gamma"
 # Classes are stored as import paths, so that a run imports only the modules that it uses.
 KINDS = {
     DEFAULT: "fairbench.workloads.traffic.arrivals:Gamma",
-    "constant": "fairbench.workloads.traffic.planned:Constant",
-    "on-off": "fairbench.workloads.traffic.planned:OnOff",
-    "ramp": "fairbench.workloads.traffic.planned:Ramp",
-    "phases": "fairbench.workloads.traffic.planned:Phases",
-    "diurnal": "fairbench.workloads.traffic.planned:Diurnal",
-    "bursts": "fairbench.workloads.traffic.planned:Bursts",
+    "constant": "fairbench.workloads.traffic.arrival_patterns:Constant",
+    "on-off": "fairbench.workloads.traffic.arrival_patterns:OnOff",
+    "ramp": "fairbench.workloads.traffic.arrival_patterns:Ramp",
+    "phases": "fairbench.workloads.traffic.arrival_patterns:Phases",
+    "diurnal": "fairbench.workloads.traffic.arrival_patterns:Diurnal",
+    "bursts": "fairbench.workloads.traffic.arrival_patterns:Bursts",
     "closed": "fairbench.workloads.traffic.arrivals:Closed",
     "trace": "fairbench.workloads.traffic.recorded:TraceTraffic",
     "replay": "fairbench.workloads.traffic.recorded:ReplayTraffic",

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from fairbench.core import Request, prompt_tokens
 from fairbench.schedulers.drive import Preempt, Selection, first_candidate, next_candidate
 from fairbench.schedulers.load_cap import step_units
-from fairbench_engines.home import EngineHome, Theirs, Tracked, request_of
+from fairbench_engines.scheduler_host import EngineHome, Theirs, Tracked, request_of
 from fairbench_engines.step_times import Decode, PromptPart
 from fairbench_engines.vllm.views import (
     REQUEST_ID,

@@ -12,7 +12,7 @@ from operator import sub
 from fairbench.core import Request
 from fairbench.schedulers.drive import Preempt, Selection, first_candidate, next_candidate
 from fairbench.schedulers.load_cap import step_units
-from fairbench_engines.home import PRODUCED, EngineHome, Tracked, request_of
+from fairbench_engines.scheduler_host import PRODUCED, EngineHome, Tracked, request_of
 from fairbench_engines.sglang.kept_tree import KeptTree
 from fairbench_engines.sglang.match_order import MatchOrderHooks
 from fairbench_engines.sglang.preemption import Preemption
