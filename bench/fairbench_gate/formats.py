@@ -132,7 +132,7 @@ def _folded(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) 
 
 
 def as_commands(outcome: Outcome, *, inconclusive_fails: bool) -> str:
-    """Return the outcome as GitHub annotations.
+    """Return the outcome of the gate as GitHub annotations.
 
     Each check that did not pass gets an error or a warning, and a notice counts the verdicts.
     """

@@ -89,8 +89,7 @@ class ExperimentSpec(BaseModel):
     - ``eviction``: eviction policy of KV memory [the engine's LRU].
     - ``memory_records``: whether the run records which clients hold KV memory, even under LRU.
     - ``preset``: name of the preset that provided default values.
-    - ``backend``: servers on which the experiment runs [the simulator]; the scheduler of an
-      endpoint is ``AS_SERVED``.
+    - ``backend``: servers on which the experiment runs [the simulator].
     - ``given``: the values that the user chose (see ``config.origins``); None if unknown.
     """
 

@@ -139,7 +139,8 @@ def sampled(group: LoadGroup, seed: int) -> Iterator[tuple[str, Job]]:
     """Yield a sample of a group's programs, each with its client.
 
     A client's number of sampled programs is proportional to its total number of programs, so that a
-    heavy client has the right weight. In a replayed trace, a client's sample is its first programs.
+    heavy client has the right weight. In a replayed trace, the first programs of each client are
+    sampled.
     """
     sizes = {plan.client: expected_programs(plan) for plan in group.plans}
     largest = sorted(group.plans, key=lambda plan: -sizes[plan.client])[:SAMPLE]

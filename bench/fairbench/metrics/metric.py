@@ -175,7 +175,7 @@ class Metric:
       schedulers; ``clients_beside`` computes such a value for each client.
     - ``tail`` is the percentile, such as 99, of a tail latency, and 0 for any other metric; tables
       show only one tail percentile (``shown_percentiles``).
-    - ``verdict`` is false if comparisons say "more" or "less", but never "better", of this metric.
+    - ``verdict`` is false if comparisons call a higher value "more", but never "better" or "worse".
     """
 
     key: str

@@ -224,7 +224,7 @@ def _are_beside(columns: FileColumns, counts: Mapping[str, Floats], beside: Floa
 
     Cached tokens are counted separately if a column's name suggests so and some request has more
     cached than input tokens, or if most total token counts add cached tokens to input tokens.
-    Without total token counts, the columns' names decide between separate and common counts.
+    Without total token counts, the columns' names decide whether cached tokens are separate.
     """
     names = [one.name for one in columns.of_fields("cached_tokens", "written_tokens")]
     leaves = [plain(name.rpartition(".")[2]) for name in names]

@@ -74,7 +74,7 @@ class Justitia(LocalScheduler):
     that each later call costs as much. If the number of later calls is unknown, ``oracle`` assumes
     that there are none. ``average`` predicts the mean cost of the client's earlier programs. Until
     a first program of the client has ended, ``average`` predicts like ``oracle``. A decode step
-    takes ``step_s`` s.
+    takes ``step_s`` seconds.
     """
 
     name = "justitia"
