@@ -1,4 +1,4 @@
-"""The specification of an experiment, and the draft that becomes a specification."""
+"""The specification of an experiment, and its draft."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ class Origin(IntEnum):
 class Layered(UserDict[str, object]):
     """Values with their origins (``Origin``), filled in from flags down to defaults.
 
-    A key keeps its origin if code later replaces or removes its value.
+    A key keeps its origin when its value is replaced or removed.
     """
 
     def __init__(self) -> None:

@@ -85,7 +85,7 @@ class Entry(Generic[N]):
 class MatchOrder:
     """Sorted lists: each client's waiting requests, and the first requests of all clients.
 
-    The list of first requests makes it unnecessary to scan all clients for the head of the queue.
+    The list of first requests avoids a scan of all clients for the head of the queue.
     """
 
     def __init__(self) -> None:

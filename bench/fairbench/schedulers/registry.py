@@ -1,4 +1,4 @@
-"""The schedulers and routers by their names.
+"""The registry of schedulers and routers.
 
 To add a scheduler to fairbench, write a file with its class, and add a line to the table below.
 

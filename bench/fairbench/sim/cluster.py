@@ -70,8 +70,7 @@ class InFlightLimit:
 
 
 class Reacting(InFlightLimit):
-    """A client that runs one program at a time, until its ``reaction`` starts all waiting
-    programs."""
+    """A client that runs one program at a time until its ``reaction`` starts queued programs."""
 
     def __init__(self, reaction: Reaction, start: Start) -> None:
         super().__init__(1, start)
