@@ -276,7 +276,7 @@ IDLE, FLOODED = 0.7, 2.0
 
 
 def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return facts about the workload of an experiment as JSON types, without a run.
+    """Return facts about an experiment's workload as JSON types; the experiment is not run.
 
     ``load`` is the requested GPU time divided by the available GPU time, if the cache is unlimited.
     ``load_uncached`` is the load without a cache. ``peak_load`` is the load of the busiest minute

@@ -38,7 +38,7 @@ class Scan(Protocol):
 
 
 class Running(NamedTuple):
-    """A running request, with its output tokens and its KV memory in tokens.
+    """A ``Running`` describes a running request, its output tokens and its KV memory in tokens.
 
     ``held_tokens`` is the context length of the request, including a shared prefix.
     ``reserved_tokens`` is the KV memory in tokens that the engine reserves for the request's future
