@@ -23,7 +23,7 @@ def lazy_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     """Return a package's ``__getattr__``, which imports a module when one of its names is used.
 
     With lazy names, ``from fairbench import results`` imports no module of the package ``results``.
-    A call of ``results.read_run(path)`` imports the module that defines ``read_run``.
+    Only the use of a name, such as ``results.read_run``, imports the module that defines the name.
 
     Args:
         package: The name of the package.

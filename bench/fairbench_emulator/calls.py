@@ -142,7 +142,7 @@ def make_call(
 
 
 def stops_of(body: StopFields) -> Stops:
-    """Return the stop texts and stop tokens of a request body."""
+    """Return the stop strings and stop tokens of a request body."""
     texts = [body.stop] if isinstance(body.stop, str) else body.stop or []
     if not texts and not body.stop_token_ids:
         return NO_STOPS

@@ -147,7 +147,7 @@ class KeptMatches(ABC):
                 del self._awaiting[awaited]
 
     def placed(self, waiter: Waiter) -> None:
-        """Update ``latest`` of a request's spot after the request has moved in the queue."""
+        """Update ``Spot.latest`` after a request has moved in the queue."""
         if (spot := waiter.node) is None:
             return
         latest, following = spot.latest, self.refresh_stamp + 1

@@ -33,8 +33,8 @@ NOT_KEPT = ("git", "host", "started", "wall_s", "cpu_s")
 def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
     """Return the experiments of a baseline directory by name.
 
-    Values that the user chose come from the file, and other values are this version's defaults.
-    Raises UsageError for a directory without experiments or with an invalid experiment.
+    Values that the user chose come from the file, and all other values are current defaults. Raises
+    UsageError for a directory without experiments or with an invalid experiment.
     """
     files = sorted(folder.glob(f"*/{EXPERIMENT}"))
     if not files:

@@ -125,10 +125,9 @@ class Judgement(NamedTuple):
 def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
     """Judge a run against a baseline run by comparing the exact decimal numbers in their files.
 
-    A value may be only a bound, such as a latency above 300 s. The check passes if every possible
-    true value would pass, and fails if every possible true value would fail. Otherwise, the check
-    of the metric is inconclusive. If the run and its baseline have the same bound, the check
-    passes.
+    A value may be only a bound, such as a latency above 300 s. The check passes if all possible
+    true values pass, and fails if all possible true values fail. Otherwise, the check of the metric
+    is inconclusive. If both runs have the same bound, the check passes.
     """
     if before.raw is None or after.raw is None:
         return _judge_undefined([before], [after])

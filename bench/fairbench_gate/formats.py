@@ -133,7 +133,7 @@ def _folded(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) 
 
 
 def as_commands(outcome: Outcome, *, inconclusive_fails: bool) -> str:
-    """Return the outcome as GitHub annotations.
+    """Return the outcome of the gate as GitHub annotations.
 
     Each check that did not pass becomes an error or a warning. A notice states the number of checks
     with each verdict.

@@ -64,7 +64,7 @@ def read_pairs(
 
     Raises UsageError for an unknown key. Raises DataError for a directory without runs, an
     unreadable or incomplete run, and a run without a counterpart in the other directory. The
-    message about such a run names the most similar run and their differences.
+    message about a run without a counterpart names the most similar run and the differences.
     """
     before, after = _gate_points(baseline, left_out), _gate_points(current)
     points = [*before.values(), *after.values()]
@@ -144,9 +144,9 @@ def _is_simulated(run: ComparedRun) -> bool:
 def _pair_over_changes(
     before: Mapping[str, GatePoint], after: dict[str, GatePoint], allowed: Collection[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Give equal keys to experiments that differ only in changed defaults or ``allowed`` keys.
+    """Pair experiments that differ only in changed defaults or in values of ``allowed`` keys.
 
-    The result maps the key that two experiments now share to the differences between the two.
+    The result maps the common key of each pair to the differences between the two experiments.
     """
     causes: dict[str, tuple[str, ...]] = {}
     lonely = {key: point for key, point in after.items() if key not in before}

@@ -119,8 +119,8 @@ def tagged_client(request: Request, now_s: float) -> str:
 def untagged(name: str, now_s: float, scale: float = 1.0) -> tuple[str, Due]:
     """Return the client's name without its tag, and the latency targets in the tag.
 
-    The returned deadlines are in seconds on a clock that now reads ``now_s``. This clock runs
-    ``scale`` times as fast as the clock of the process that wrote the name's tag.
+    The returned deadlines are in seconds on a clock that now reads ``now_s``. The clock of the
+    deadlines runs ``scale`` times as fast as the clock of the process that wrote the tag.
     """
     found = _TAGGED.fullmatch(name)
     if found is None:

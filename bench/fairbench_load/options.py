@@ -1,4 +1,4 @@
-"""Options of live runs, and the launchers that the user's flags name."""
+"""Options of live runs (on real servers), and the launchers that flags select."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairbench_load.launchers import CommandLauncher, Launcher, LocalLauncher
 
 
 def launcher_named(name: str, flags: LauncherFlags, *, drivers: str = LOCAL) -> Launcher:
-    """Return the launcher of servers with the given name.
+    """Return the server launcher with the given name.
 
     ``drivers`` is the name of the launcher that starts load drivers. Raises UsageError for an
     unknown launcher, or for a flag that neither the launcher ``name`` nor ``drivers`` supports.

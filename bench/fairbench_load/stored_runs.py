@@ -176,7 +176,7 @@ def run_live_points(
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """The live runs of a sweep; the methods yield results in the form of ``Executor.run``."""
+    """The live runs of a sweep; the methods yield each experiment with its result."""
 
     store: SweepStore
     options: LiveOptions

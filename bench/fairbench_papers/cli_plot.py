@@ -1,4 +1,4 @@
-"""``fairbench plot``: draw a figure of the DLPM paper, or pictures of runs in a directory."""
+"""``fairbench plot``: draw a figure of the DLPM paper, or pictures of the runs in a directory."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class RayCluster:
     ) -> Generator[tuple[int, Any], None, None]:
         """Run the tasks, and yield the number and the result of each task.
 
-        If a process dies, only the task that it ran fails.
+        If a worker process dies, only its current task fails.
 
         Raises UsageError if the cluster does not answer or if a node cannot run the tasks. Raises
         RunFailed if the cluster cannot be reached for a long time, or is lost too often.

@@ -224,6 +224,6 @@ class Doubts:
         self._doubts.pop((worker, kind), None)
 
     def among(self, workers: Collection[int], kind: int) -> set[int]:
-        """Return the workers that failed their last request of this kind, or of any kind."""
+        """Return the workers that failed their last request, or their last request of ``kind``."""
         doubts = self._doubts
         return {one for one in workers if (one, None) in doubts or (one, kind) in doubts}

@@ -114,7 +114,8 @@ class BodyReader:
     def chat_ids(self) -> array[int]:
         """Return the token ids of all fields that a chat template may use.
 
-        Each message is tokenized separately, so that earlier messages stay a prefix.
+        Messages are tokenized separately, so that a longer conversation begins with the same token
+        ids.
         """
         shapes.check_template_kwargs(self.body.chat_template_kwargs)
         with _readable():
@@ -292,7 +293,7 @@ class CompletionsApi(Api):
 
 
 class ChatApi(Api):
-    """The path ``/v1/chat/completions``, whose token ids are approximate without a template."""
+    """The path ``/v1/chat/completions``; without a chat template, token ids are approximate."""
 
     path = "/v1/chat/completions"
     decoder = msgspec.json.Decoder(shapes.RoutedChat)

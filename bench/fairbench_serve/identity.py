@@ -148,9 +148,9 @@ def check_single(http: web.Request) -> None:
 def check_host(http: web.Request, allowed: Collection[str], *, addresses: bool) -> None:
     """Raise Problem (HTTP status 403) if a page of another web site may have sent the request.
 
-    ``allowed`` holds this server's host names in lower case. With ``addresses``, any IP address is
-    allowed, too, because a web page cannot use an IP address as its host name. A request without
-    the header ``Host`` is accepted, because it comes from no browser.
+    ``allowed`` holds this server's host names in lower case. With ``addresses``, the host may also
+    be any IP address, because DNS rebinding needs a host name. A request without the header
+    ``Host`` is accepted, because it comes from no browser.
     """
     said = http.headers.get("Host")
     host = None if said is None else _host_name(f"//{said}")

@@ -120,7 +120,7 @@ class PeerKnowledge:
         self.versions.update(answer.known)
 
     def forget_sometimes(self, now_s: float) -> None:
-        """Every ``ALL_EVERY_S`` seconds, assume that the peer has no totals."""
+        """Forget, every ``ALL_EVERY_S`` seconds, which totals the peer has."""
         if now_s - self.forgotten_s >= ALL_EVERY_S:
             self.forgotten_s, self.versions = now_s, {}
 

@@ -1,4 +1,4 @@
-"""The specification of an experiment, and the draft that becomes a specification."""
+"""The specification of an experiment, and its draft."""
 
 from __future__ import annotations
 
@@ -89,8 +89,7 @@ class ExperimentSpec(BaseModel):
     - ``eviction``: eviction policy of KV memory [the engine's LRU].
     - ``memory_records``: whether the run records which clients hold KV memory, even under LRU.
     - ``preset``: name of the preset that provided default values.
-    - ``backend``: servers on which the experiment runs [the simulator]; the scheduler of an
-      endpoint is ``AS_SERVED``.
+    - ``backend``: servers on which the experiment runs [the simulator].
     - ``given``: the values that the user chose (see ``config.origins``); None if unknown.
     """
 
@@ -262,7 +261,7 @@ class Origin(IntEnum):
 class Layered(UserDict[str, object]):
     """Values with their origins (``Origin``), filled in from flags down to defaults.
 
-    A key keeps its origin if code later replaces or removes its value.
+    A key keeps its origin when its value is replaced or removed.
     """
 
     def __init__(self) -> None:

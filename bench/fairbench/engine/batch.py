@@ -237,7 +237,8 @@ class BatchView:
 class DecodeRun:
     """A series of decode steps with an unchanged batch, which begins at ``start_ps``.
 
-    The first step takes ``first_ps`` picoseconds, and each later step takes ``growth_ps`` more.
+    The first step takes ``first_ps`` picoseconds, and each later step takes ``growth_ps`` more than
+    the step before.
     """
 
     __slots__ = ("first_ps", "growth_ps", "start_ps", "steps")

@@ -43,8 +43,8 @@ class ResidencyLog(Protocol):
     def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
         """Record that the number of a client's tokens in memory changed by ``change``.
 
-        ``holders`` is the number of clients that share the tokens. If tokens were evicted, client
-        ``by`` caused this.
+        ``holders`` is the number of clients that share the tokens. If tokens were evicted, ``by``
+        is the client that needed the memory.
         """
 
 
@@ -535,7 +535,7 @@ class ClientCache(KVCache):
             self.residency.add_private(client, steps * count)
 
     def evict(self, tokens: int, requests: Mapping[str, int] | None = None) -> None:
-        """End claims or evict leaves, in the policy's order, until ``tokens`` tokens are freed."""
+        """Evict cached tokens, in the policy's order, until ``tokens`` tokens are freed."""
         target = self.free + tokens
         wanted = dict(requests or {})
         # ``blamed`` maps each client to the tokens that must still be evicted for its requests.

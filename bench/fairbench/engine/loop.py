@@ -436,7 +436,7 @@ class EngineLoop(ABC, Generic[N]):
         self._clock.at(self._end_ps, END, self.index, self._end_decode)
 
     def _stop_run(self, run: DecodeRun) -> None:
-        """End a series of decode steps with the step in progress."""
+        """End a series of decode steps after the step in progress."""
         self.sync()
         steps = self._next_boundary(run)
         if steps < run.steps:

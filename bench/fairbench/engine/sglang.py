@@ -339,8 +339,8 @@ class SGLangReplica(EngineLoop[KVNode]):
 
         If the request waits, it leaves the queue and counts as refused. An aborted running request
         ends after the decode step in progress, and a prefilling request after its first output
-        token. Aborted running and prefilling requests count as FINISHED, and their outputs stay
-        cached.
+        token. A request that is aborted after its admission counts as FINISHED, and its output
+        stays cached.
         """
         if sequence.status != UNFINISHED:
             return

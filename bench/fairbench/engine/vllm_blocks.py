@@ -429,7 +429,7 @@ class BlockCache(BlockTree):
 
     @property
     def tells_evictions(self) -> bool:
-        """Whether each eviction must be reported at the time of the eviction."""
+        """Whether each eviction must be reported immediately."""
         return self.on_evict is not None
 
     def claim(self, node: BlockNode, request: Request) -> None:
@@ -656,7 +656,7 @@ class ClientBlockCache(BlockCache):
         return end, place
 
     def split(self, node: BlockNode, blocks: int) -> BlockNode:
-        """Split a node as the base class does; all clients that claim it then claim both parts."""
+        """Split a node as the base class does; every client of the node then claims both parts."""
         upper = super().split(node, blocks)
         above, below = cast(ClaimedRun, upper), cast(ClaimedRun, node)
         self._number(above)

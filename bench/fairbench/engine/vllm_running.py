@@ -224,7 +224,7 @@ class BlockPhases:
 
 @dataclass(slots=True)
 class Step:
-    """The work of one step of vLLM.
+    """The work of one vLLM engine step.
 
     ``budget`` is the number of tokens that the step may still compute, and ``most`` is the maximum
     number of tokens of a prompt. ``decodes`` is the number of sequences that decode. ``preempted``

@@ -85,7 +85,7 @@ class Entry(Generic[N]):
 class MatchOrder:
     """Sorted lists: each client's waiting requests, and the first requests of all clients.
 
-    The list of first requests makes it unnecessary to scan all clients for the head of the queue.
+    The list of first requests avoids a scan of all clients for the head of the queue.
     """
 
     def __init__(self) -> None:
@@ -451,8 +451,8 @@ class MatchedQueue(ABC, Generic[N]):
     def _elect_leaders(self, changed: dict[Entry[N], None]) -> None:
         """Make each group's first request its leader; add new and former leaders to ``changed``.
 
-        The queue sorts a group's leader by the length of its cached prefix. All requests of the
-        group except the leader go to the end of the queue.
+        The queue sorts a group's leader by the length of its cached prefix. All requests of a group
+        except the leader (the first request) go to the end of the queue.
         """
         for head, joined in self._joined.items():
             if not (group := self._cold.get(head)):

@@ -29,7 +29,7 @@ from fairbench.results.sweeps import write_metrics
 class Repeats:
     """Runs of one experiment in the order of their seeds, and the combined summary.
 
-    If an interruption came before the first run ended, ``combined`` is None.
+    ``combined`` is None if no run ended before an interruption.
     """
 
     path: Path

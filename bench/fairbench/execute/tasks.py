@@ -373,7 +373,7 @@ class RunContext:
 
     @property
     def on_progress(self) -> Callable[[Any], None] | None:
-        """Return ``progress.update``, or None if the progress receiver is silent."""
+        """Return ``progress.update``, or None if no progress is shown."""
         return None if type(self.progress) is Silent else self.progress.update
 
 

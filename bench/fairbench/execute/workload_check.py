@@ -139,7 +139,8 @@ def sampled(group: LoadGroup, seed: int) -> Iterator[tuple[str, Job]]:
     """Yield a sample of a group's programs, each with its client.
 
     A client's number of sampled programs is proportional to its total number of programs, so that a
-    heavy client has the right weight. In a replayed trace, a client's sample is its first programs.
+    heavy client has the right weight. In a replayed trace, the first programs of each client are
+    sampled.
     """
     sizes = {plan.client: expected_programs(plan) for plan in group.plans}
     largest = sorted(group.plans, key=lambda plan: -sizes[plan.client])[:SAMPLE]
@@ -275,7 +276,7 @@ IDLE, FLOODED = 0.7, 2.0
 
 
 def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return facts about the workload of an experiment as JSON types, without a run.
+    """Return facts about an experiment's workload as JSON types; the experiment is not run.
 
     ``load`` is the requested GPU time divided by the available GPU time, if the cache is unlimited.
     ``load_uncached`` is the load without a cache. ``peak_load`` is the load of the busiest minute

@@ -38,7 +38,7 @@ MAX_TIME_S = 1e12  # longest duration in seconds (30,000 years); a longer durati
 def is_missing(value: Any) -> bool:
     """Return whether a value of a file is missing: null, NaN, blanks, or a text such as ``n/a``.
 
-    Client names are checked by ``nameless``, because a client may be called None or NaN.
+    The function ``nameless`` checks client names, because a client may be named ``NaN``.
     """
     return is_blank(value) or (isinstance(value, str) and value.strip().lower() in NOTHING)
 

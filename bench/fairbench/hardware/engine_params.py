@@ -30,8 +30,8 @@ class SGLangRules:
             ``max_running_requests``, not two slots, from its second chunk on.
         tries_within_budget: Whether a scheduling pass ends when a chunk has used up a budget,
             instead of trying one more request.
-        touches_waiting: Whether a pass marks the cached prefixes of the first waiting requests as
-            recently used, even if the pass matches no request with the cache.
+        touches_waiting: Whether a pass without prefix matching also marks the cached prefixes of
+            the first waiting requests as recently used.
         splits: When a retracted request's prompt and recomputed outputs become two nodes of the
             prefix tree: at the prefill, at the end of the request, or never.
     """
@@ -160,7 +160,8 @@ def mem_fraction(params: EngineParams, profile: TimingProfile) -> float:
 def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
     """Return SGLang's parameters with default values for the GPU and model.
 
-    Raises UsageError for mixed chunks with the rules of a release before 0.5.23.
+    Raises UsageError for ``enable_mixed_chunk`` with the scheduling rules of a release before
+    0.5.23.
     """
     pool, rules = profile.pool, NEWEST if params.release is None else RULES[params.release]
     if params.enable_mixed_chunk and rules != NEWEST:

@@ -75,7 +75,8 @@ class DisaggregationParams:
             memory is reserved in the order in which prompts are computed. A vLLM decode worker
             reserves memory once the prompt is computed.
         charge_outputs: Whether the prefill worker's scheduler charges clients for all output tokens
-            when a request ends. By default, clients are charged only for the first output token.
+            when a request ends. By default, the prefill worker's scheduler charges only the first
+            output token.
     """
 
     bandwidth_gb_s: Annotated[float, Gt(0)] = 18.0

@@ -125,8 +125,8 @@ def theorem_bound(
 
     The largest service difference is in weighted tokens. For DLPM and D2LPM with |W| workers,
     quantum Q^u and largest debt U (``dlpm_unit``), the bound is 2 * |W| * (U + Q^u) ([DLPM]
-    Theorems 4.1, 5.1). For VTC on |W| workers, the bound is 2 * |W| * U_v ([VTC] Theorem 4.4),
-    where ``vtc_unit`` returns U_v. Both bounds are proved in docs/appendix/theory.md.
+    Theorems 4.1, 5.1). For VTC, whose quantum is 0, the bound is 2 * |W| * U_v ([VTC] Theorem 4.4),
+    with ``vtc_unit`` U_v. The page docs/appendix/theory.md proves the bounds for DLPM and VTC.
 
     With ``client_weights``, each client's service is divided by its weight. For weighted clients,
     the DLPM bound is |W| * (2 Q^u + U/w_f + U/w_g). |W| is the number of workers, Q^u the quantum,

@@ -76,9 +76,9 @@ def calls_of(
 ) -> tuple[CallDelays, list[tuple[Ints, Unmade]]]:
     """Return the calls that were sent, and the programs with calls that were never sent.
 
-    The returned list has an element for each client with unsent calls. The element contains the row
-    numbers of the client's programs with unsent calls, and these programs' unsent demand. The
-    function ``served`` estimates how long calls take without delays.
+    Each element of the returned list belongs to one client: the row numbers of the client's
+    programs with unsent calls, and the unsent demand of these programs. The function ``served``
+    estimates how long calls take without delays.
     """
     owner = _program_rows(requests, programs)
     output, unsent = _lengths(requests, programs, owner, facts.weights)
@@ -235,7 +235,7 @@ class Unmade:
     usual: _RequestedPart
 
     def due_by(self, row: Ints, end_s: Floats | float) -> Floats:
-        """Return the unsent weighted tokens, due before ``end_s``, of each program in ``row``."""
+        """Return, for each program in ``row``, the unsent weighted tokens due before ``end_s``."""
         asked = self.usual.part_by(end_s - self.arrival_s[row])
         asked = asked - self.usual.part_by(self.reached_s[row])
         due: Floats = np.minimum(self.unsent[row], self.whole[row] * asked)

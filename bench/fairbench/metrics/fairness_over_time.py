@@ -236,7 +236,7 @@ def _increase_over(values: Floats, cells: int) -> Floats:
 
 
 def worst_window_rows(line: Timeline, facts: Facts) -> list[dict[str, Any]]:
-    """Return the worst window of each length in ``WINDOWS_S``, as rows for the summary."""
+    """Return, for each length in ``WINDOWS_S``, the window with the lowest share, as a row."""
     found = [worst_window(line, length_s) for length_s in WINDOWS_S]
     return [
         {

@@ -26,8 +26,8 @@ WHOLE = 0.9  # A flood that lasts for at least this fraction of the traffic coun
 class Flood(NamedTuple):
     """A period in which a client requests much more than other clients.
 
-    - ``client`` is the index of the client; its first and last requests of the flood arrive at
-      ``start_s`` and ``end_s``.
+    - ``client`` is the client's index. The flood's first and last requests arrive at ``start_s``
+      and ``end_s``.
     - ``share`` is the client's share of all demand during the flood, in weighted tokens.
     - ``multiple`` is the client's demand during the flood divided by the mean demand of the other
       clients. The mean excludes requests of larger floods.

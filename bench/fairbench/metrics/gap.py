@@ -178,7 +178,7 @@ class Bookings(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A part of the log, without rows in time cells in which fewer than two clients wait.
+    """A part of the log, without the time intervals (cells) in which fewer than two clients wait.
 
     ``rows`` are the rows kept from ``begin`` to ``after - 1``, sorted by client. The pair of a
     client and a time cell has the number client * n_cells + cell. ``first`` is the number of the
@@ -257,7 +257,7 @@ class BookingsByCell:
         return Bookings(*map(np.concatenate, zip(*found, strict=True)))
 
     def _of_rows(self, log: Service, place: Ints, cell: Ints) -> Iterator[Bookings]:
-        """Yield the service that log rows add at their start, and then that of each step's end."""
+        """Yield the service added at the start of log rows, then the service added by each step."""
         at_start, _, stepwise = booked_tokens(log, self._view, self._weights)
         own = np.flatnonzero((self._cells.cells_of_starts(log.start_s) == cell) & (at_start > 0))
         yield Bookings(place[own], log.start_s[own], np.full(len(own), START), at_start[own])
@@ -327,7 +327,7 @@ class Pairs:
             self.promise = np.minimum(self.promise, reached)
 
     def rivals(self, row: int, above: float) -> Ints:
-        """Return the clients whose service may lag ``row``'s client by more than ``above``."""
+        """Return the clients that may be more than ``above`` in service behind ``row``'s client."""
         client, cells = self._backlog.client[row], slice(self._low[row], self._high[row] + 1)
         if len(self._clients) <= FEW:
             return np.flatnonzero(self._clients != client)
@@ -525,13 +525,12 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
     """Return the largest service gap between any two clients while both of them wait.
 
     The gap of clients f and g is the largest |W_f(t1, t2)/w_f - W_g(t1, t2)/w_g| for two times t1
-    and t2 in an interval in which clients f and g both wait. W_f(t1, t2) is the service of client f
-    from t1 to t2 in weighted tokens, and w_f is the weight of client f. If clients f and g both
-    wait from a to e, iteration starts in [a, e) and ends in (a, e] are included. If events occur at
-    the same time, the end of an iteration comes first, then arrivals of requests, and then
-    admissions. If a theorem bounds the service gap, service is measured in the theorem's ``View``,
-    and otherwise in ``View.CHARGED``. Precondition: ``backlog.shared`` (in an interval, two clients
-    always had a request waiting on every worker).
+    and t2 in an interval in which both wait. W_f(t1, t2) is the service of client f between the two
+    times in weighted tokens, and w_f is its weight. If the two clients wait from a to e, the gap
+    covers iterations' starts in [a, e) and ends in (a, e]. At one instant, an iteration ends, then
+    requests arrive, and then an iteration admits requests. Service is measured in the ``View`` of
+    the theorem that bounds the gap, by default in ``View.CHARGED``. Precondition:
+    ``backlog.shared`` (in an interval, two clients always had a request waiting on every worker).
     """
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
     return _Search(backlog, log, view, facts).largest()

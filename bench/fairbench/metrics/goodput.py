@@ -80,7 +80,7 @@ class ClientGoodput:
     - ``asked`` is the number of requests that the window's programs demanded, and ``asked_tokens``
       is their weighted tokens.
     - ``met`` is the number of requests of the window's programs that met their targets, and
-      ``met_tokens`` is the size of these requests in weighted tokens.
+      ``met_tokens`` is the weighted tokens of these requests.
     - ``computed`` is the number of uncached prompt tokens, recomputed tokens and output tokens that
       were computed for the window's programs. ``wasted`` counts the computed tokens of late
       requests.

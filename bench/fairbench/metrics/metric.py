@@ -173,9 +173,9 @@ class Metric:
       (None if the client does not have the metric). NaN means undefined.
     - ``beside`` computes a value for a run from this run and other runs, for example of other
       schedulers; ``clients_beside`` computes such a value for each client.
-    - ``tail`` is the percentile of a tail latency (99 for P99), and 0 for any other metric. A table
-      shows only one tail percentile (``shown_percentiles``).
-    - ``verdict`` is false if comparisons say "more" or "less", but never "better", of this metric.
+    - ``tail`` is the percentile, such as 99, of a tail latency, and 0 for any other metric; tables
+      show only one tail percentile (``shown_percentiles``).
+    - ``verdict`` is false if comparisons call a higher value "more", but never "better" or "worse".
     """
 
     key: str

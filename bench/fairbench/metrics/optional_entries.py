@@ -531,7 +531,7 @@ def _incentive(rank: int) -> Metric:
 
 
 def _beside(metric: Metric) -> Metric:
-    """Return the metric without a function for single runs; comparisons compute its value."""
+    """Return the metric as a metric that only comparisons compute."""
     page = "[comparisons](../guide/sweep.md#columns-of-a-comparison)"
     return replace(metric, page=page, when=lambda run: False)
 

@@ -122,10 +122,10 @@ def recorded_limit_s(gaps: TokenGaps, facts: Facts) -> float:
 def recorded_stalls(requests: Requests, gaps: TokenGaps, facts: Facts) -> Stalls:
     """Return the stalls of a run or a log that records the gaps between tokens.
 
-    If prompts were computed in a gap, the gap's time beyond the client's usual gap is stall time. A
-    gap's stall time never exceeds the time in which prompts were computed in the gap. The stall
-    time of a gap is attributed to the clients of the prompts computed in the gap, in proportion to
-    the computed tokens.
+    If prompts were computed in a gap between tokens, the time beyond the client's usual gap is
+    stall time. A gap's stall time never exceeds the time in which prompts were computed in the gap.
+    The stall time of a gap is attributed to the clients of the prompts computed in the gap, in
+    proportion to the computed tokens.
     """
     clients = len(facts.clients)
     prompts, worker = prompts_of(requests), requests.worker[gaps.request]

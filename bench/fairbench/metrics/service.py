@@ -383,11 +383,11 @@ def service_of(requests: Requests, last_token_s: Floats) -> Service:
     """Return the service log of a live run, estimated from what the clients of the server see.
 
     The log has a prefill row for each answered request, from its admission to its first token. A
-    request's input counts as service from the start of its prefill row on. Its computed input and
-    first token count as service from the row's end on. A request with at least two output tokens
-    has a second row, the decode row, from its first to its last token. The tokens of a decode row
-    are divided evenly among at most ``DECODE_STEPS`` steps, because one step per token would take
-    gigabytes of memory. The rows are sorted by start time and worker.
+    request's input counts as service from the start of its prefill row on. The uncached input and
+    the first output token count as service from the row's end on. A request with at least two
+    output tokens has a second row, the decode row, from its first to its last token. The tokens of
+    a decode row are divided evenly among at most ``DECODE_STEPS`` steps, because one step per token
+    would take gigabytes of memory. The rows are sorted by start time and worker.
 
     Unlike in the service log of a simulation, rows of one worker overlap in time. In all rows,
     ``context_tokens`` is 0 and ``batch_size`` is 1. At any time, a client's service is wrong by at

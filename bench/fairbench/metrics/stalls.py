@@ -343,7 +343,7 @@ def _add_gaps(gaps: Gaps, requests: Requests, steps: Steps, rows: Rows) -> None:
 
 
 class OtherPrompts:
-    """An index that tells whether prompts of clients other than a given client ran in a period."""
+    """A search structure for periods in which prompts of other clients were computed."""
 
     def __init__(self, rows: Rows, stretches: int) -> None:
         self._stretches = stretches
@@ -356,7 +356,7 @@ class OtherPrompts:
         self._own = np.append(0.0, np.cumsum(rows.computed_tokens[prompts][order]))
 
     def between(self, client: Ints, after: Ints, upto: Ints) -> Flags:
-        """Return whether prompts of clients but ``client`` ran from ``after + 1`` to ``upto``."""
+        """Return whether other clients' prompts ran in the stretches ``after + 1`` to ``upto``."""
         every = self._upto[upto + 1] - self._upto[after + 1]
         first = client * self._stretches
         own = self._own[np.searchsorted(self._keys, first + upto, "right")]

@@ -129,7 +129,7 @@ class Memory(Table):
     """A table of KV memory, with a row for each change in the number of tokens a client holds.
 
     - ``at_s`` is the time, in seconds, at which the memory of worker ``worker`` changes.
-    - ``client`` holds ``change`` more tokens, or fewer tokens if ``change`` is negative.
+    - ``change`` is the number of tokens that ``client`` gains, negative if the client loses tokens.
     - ``holders`` is the number of clients that hold these tokens; a token counts as 1 / ``holders``
       for each of these clients.
     - ``by`` is the client whose requests evicted the tokens, or ``NOBODY``.

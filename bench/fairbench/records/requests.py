@@ -221,10 +221,9 @@ def _whole_prompts(columns: FileColumns, counts: Mapping[str, Floats]) -> tuple[
 def _are_beside(columns: FileColumns, counts: Mapping[str, Floats], beside: Floats) -> bool:
     """Return whether cached tokens are counted separately from the input tokens.
 
-    Cached tokens are counted separately if most total token counts add cached tokens to input
-    tokens. Cached tokens also count as separate if a column's name suggests so and some request has
-    more cached than input tokens. Without total token counts, the columns' names decide between
-    separate and common counts.
+    Cached tokens are counted separately if a column's name suggests so and some request has more
+    cached than input tokens, or if most total token counts add cached tokens to input tokens.
+    Without total token counts, the columns' names decide whether cached tokens are separate.
     """
     names = [one.name for one in columns.of_fields("cached_tokens", "written_tokens")]
     leaves = [plain(name.rpartition(".")[2]) for name in names]

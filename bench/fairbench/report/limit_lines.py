@@ -26,7 +26,7 @@ NEEDED = (
     *(f"time_{key}_ratio" for key in ("prefill", "decode", "small_prefill", "small_decode")),
     *(f"time_{key}_ratio" for key in LOSSES if key != "small_batches"),
 )
-"""The metrics from which a line about a run's highest possible service is written."""
+"""The metrics that lines about a run's highest possible service need."""
 
 
 def has_limit(summary: Summary) -> bool:

@@ -221,8 +221,9 @@ def _parts_of_key(experiment: Experiment) -> set[str]:
 def used_values(experiment: Experiment) -> dict[str, str]:
     """Return the values that determine an experiment's records: TOML text by dotted key (``a.b``).
 
-    The returned values do not include the experiment's tag and descriptions. A timing profile's id
-    is divided: the key ``gpu`` contains GPU and model, and the key ``PROFILE`` contains the rest.
+    The returned values do not include the experiment's tag and descriptions. The key ``gpu``
+    contains GPU and model of the timing profile, and the key ``PROFILE`` contains the rest of the
+    profile's id.
     """
     apart = ("tag", "settings", "workload")
     values = as_toml({k: v for k, v in experiment.items() if k not in apart})

@@ -108,9 +108,9 @@ def combine_summaries(summaries: Sequence[Summary]) -> dict[str, Any]:
 
     ``runs`` is the number of runs in which the metric has a value; for a single run, ``low`` and
     ``high`` are null. ``lower_bound`` or ``upper_bound`` is True if some values are only bounds;
-    with lower bounds, the true mean may exceed ``high``. If some values are lower and others upper
-    bounds, the metric is null. Values that are not metrics, such as names, are copied from the
-    first summary.
+    with lower bounds, the true mean may exceed ``high``. If lower bounds and upper bounds are
+    mixed, the metric is null. Values that are not metrics, such as names, are copied from the first
+    summary.
     """
     bounds = {
         "lower_bound": {key for summary in summaries for key in summary["censored"]},

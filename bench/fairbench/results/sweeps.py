@@ -180,7 +180,7 @@ def write_metrics(folder: Path, cells: Sequence[SchedulerResults]) -> None:
 
 
 def metric_rows(cells: Sequence[SchedulerResults]) -> Iterator[dict[str, Any]]:
-    """Yield a row per run, with the summary's values except clients and other nested values."""
+    """Yield a row per run, with all values of the summary that are not nested."""
     for labels, summary in _runs(cells):
         flat = {key: value for key, value in summary.items() if not isinstance(value, list | dict)}
         yield {**labels, **flat, **{key: " ".join(summary[key]) for key in BOUNDS}}

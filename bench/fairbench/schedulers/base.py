@@ -74,11 +74,11 @@ class Setup:
     ``swap_token_s`` is the time in seconds to copy the KV cache of one token between GPU and CPU
     memory, or None if the engine cannot copy it. ``fleet`` reports the workers' loads, for routers
     and gateways only. ``tenant_paths`` maps a client to its position in the tree of tenants if the
-    client's name does not contain the position (``fairbench.tenants``). ``shuffle`` shuffles a list
-    with the host's random numbers, or is None if the host has no random source. ``order`` is the
-    local scheduler that orders the router's own queue, or None. ``streamed``, for gateways only,
-    returns the number of output tokens so far of each unfinished request. ``streamed`` is None if
-    the host learns the number of output tokens only at the end of a request.
+    client's name does not contain the position (``fairbench.tenants``). ``shuffle`` shuffles a
+    list, or is None if no random source is available. ``order`` is the local scheduler that orders
+    the router's own queue, or None. ``streamed``, for gateways only, returns the number of output
+    tokens so far of each unfinished request. ``streamed`` is None if the host learns the number of
+    output tokens only at the end of a request.
     """
 
     clients: tuple[str, ...] = ()
@@ -380,7 +380,7 @@ class Router(ABC):
         return type(self).on_gpu_time is not Router.on_gpu_time
 
     def on_gpu_time(self, request: Request, worker: int, gpu_s: float) -> None:
-        """Record the GPU time of a request in seconds; the host calls ``on_finish`` later."""
+        """Record a request's GPU time in seconds, before ``on_finish`` is called."""
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         """Handle a request that finished, or that the worker refused with an empty ``output``."""

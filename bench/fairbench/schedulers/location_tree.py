@@ -184,8 +184,8 @@ class RecentNode(LocationNode):
 class BoundedTree(LocationTree[RecentNode]):
     """A location tree with at most ``limit`` nodes, which removes the least recently used leaves.
 
-    When a prompt is added, all nodes on its path count as used. A single prompt may have more nodes
-    than the limit. Only leaves are removed, so the path from the root to any remaining node is
+    When a prompt is added, all nodes on its path count as used. A single prompt may have more than
+    ``limit`` nodes. Only leaves are removed, so the path from the root to any remaining node is
     complete. If a prefix was removed, the router treats the next request with this prefix as new.
     """
 

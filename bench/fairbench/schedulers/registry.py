@@ -1,4 +1,4 @@
-"""The schedulers and routers by their names.
+"""The registry of schedulers and routers.
 
 To add a scheduler, write its class in a new file, and add a line to the table in this module.
 

@@ -70,7 +70,7 @@ class InFlightLimit:
 
 
 class Reacting(InFlightLimit):
-    """A client that runs one program at a time until its ``reaction`` starts waiting programs."""
+    """A client that runs one program at a time until its ``reaction`` starts queued programs."""
 
     def __init__(self, reaction: Reaction, start: Start) -> None:
         super().__init__(1, start)
@@ -88,8 +88,7 @@ class Deadlines:
     """The deadlines of requests, which follow from clients' latency targets.
 
     If a target is a multiple of the request's latency on an idle replica, the deadline assumes an
-    output of ``max_new_tokens`` tokens, because the true output length is unknown in advance. The
-    deadlines in metrics use the true output length.
+    output of ``max_new_tokens`` tokens. The deadlines in metrics use the true output length.
     """
 
     def __init__(self, plans: Iterable[ClientPlan], costs: RequestCosts | None) -> None:

@@ -179,7 +179,7 @@ class SumLedger:
         self._peers = peers
 
     def update(self, number: int) -> None:
-        """Report all other routers' sums of charges to router ``number``, which decides next."""
+        """Send the charges of all other routers to router ``number``, before its next decision."""
         now_s = self._clock.now_ps / PS_PER_S
         for origin, other in enumerate(self._peers):
             if origin != number:
@@ -366,7 +366,7 @@ def ingresses_of(
     setup: Setup,
     queue_of: Callable[[Router, Terms | None], HoldsRequests | None],
 ) -> RouterIngresses:
-    """Return the queues of an experiment's routers with their hosts.
+    """Return an ``Ingress`` for each router of an experiment.
 
     Raises UsageError if the routers cannot share charges (``share_totals``).
     """

@@ -76,7 +76,7 @@ Submit = Callable[[Prompt, str, int, int, int, Callback], None]
 
 
 class SimLLM:
-    """The ``core.LLM`` that a program calls in simulated time.
+    """The model (``core.LLM``) that a program calls in simulated time.
 
     The function ``submit`` passes a call to the cluster.
     """

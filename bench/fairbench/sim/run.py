@@ -423,7 +423,7 @@ class Simulation:
         return header | code | ({"admission": self.admission.policy} if self.admission else {})
 
     def _pin_audit(self) -> dict[str, Any]:
-        """Return the counts of the ``PinAudit``, or {} if the policy defines no memory shares."""
+        """Return the ``PinAudit`` counts, or {} if the eviction policy has no memory shares."""
         if self.spec.eviction is None or self.code is not None:
             return {}
         from fairbench.engine.client_cache import pin_audit

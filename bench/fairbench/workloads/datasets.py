@@ -47,8 +47,8 @@ OUTPUTS = ("output", "response", "completion", "answer")
 class Texts:
     """The texts of a record: a main text (see ``Item``), and (question, answer) pairs.
 
-    If the content is not a text, but a video, for example, ``text`` is only an identity of the
-    content, and ``text_tokens`` is its length in tokens.
+    If the content is not text (a video, for example), ``text`` only identifies the content, and
+    ``text_tokens`` is the content's length in tokens.
     """
 
     text: str

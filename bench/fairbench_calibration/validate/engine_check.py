@@ -117,7 +117,7 @@ def check_engine(
     seeds: range,
     interrupted: Callable[[], bool] | None = None,
 ) -> Iterator[CheckedStream]:
-    """Yield the comparison of model and code for each seed.
+    """Yield, for each seed, the comparison of the simulated engine with the engine's own code.
 
     The simulator imitates the installed release of the engine, or the newest known release if the
     installed release is unknown.

@@ -36,7 +36,7 @@ Original = Callable[..., Any]
 
 
 class EvictableTree:
-    """A prefix tree of SGLang, and a copy (mirror) of the tree that decides what is evicted.
+    """A prefix tree of SGLang, and a copy (the mirror), which decides what is evicted.
 
     ``make_mirror(drop)`` returns an empty mirror, which evicts a leaf from SGLang's tree by
     ``drop(node)``. ``evicts(tokens)`` replaces SGLang's own eviction, and returns the number of

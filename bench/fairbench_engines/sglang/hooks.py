@@ -197,7 +197,7 @@ class Hooks:
     def refuse(
         self, original: Original, scheduler: Any, req: Req, *args: Any, **named: Any
     ) -> bool:
-        """Wrap ``_abort_on_queued_limit``, and refuse requests that the scheduler refuses."""
+        """Wrap ``_abort_on_queued_limit``, so that the local scheduler can refuse requests."""
         if req in self.preemption.taken:
             return False  # SGLang's own queue limit applies, as without the plugin
         if original(scheduler, req, *args, **named):

@@ -69,9 +69,8 @@ class Preemption:
     def would_fit(self, req: Req, without: Iterable[Req]) -> bool:
         """Return whether SGLang could admit ``req`` after releasing the requests in ``without``.
 
-        ``would_fit`` makes the same memory check as SGLang's ``add_one_req``. If the memory outside
-        of shared prefixes is too small for ``req``, the prefixes of the requests in ``without`` are
-        unlocked, and also count as free.
+        ``would_fit`` makes the same memory check as SGLang's ``add_one_req``. If ``req`` does not
+        fit otherwise, the prefixes of the requests in ``without`` also count as free memory.
         """
         adder, gone = self._adder, list(without)
         if adder is None:

@@ -181,7 +181,7 @@ class BlockEviction:
 
 
 def check_manager(manager: Any) -> None:
-    """Raise UsageError unless a policy of fairbench can evict from vLLM's KV cache manager."""
+    """Raise UsageError if vLLM's KV cache manager does not allow fairbench's eviction policies."""
     if not manager.block_pool.enable_caching:
         raise UsageError(
             "--no-enable-prefix-caching cannot be combined with an eviction policy; "

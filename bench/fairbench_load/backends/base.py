@@ -256,7 +256,7 @@ class WorkerBackend(LiveBackend[C]):
 
     @abstractmethod
     def recipe(self, number: int, place: ReplicaPlace) -> Recipe:
-        """Return instructions for starting worker ``number`` on a machine and GPUs (``place``)."""
+        """Return how to start worker ``number`` on the machine and GPUs of ``place``."""
 
     def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:
         return [self.recipe(number, place) for number, place in enumerate(places)]

@@ -225,7 +225,7 @@ def _streams(spec: ExperimentSpec, shard: records.Shard) -> list[_Stream]:
 
 
 class _Run:
-    """A run on real servers in progress."""
+    """A run in progress on real servers."""
 
     def __init__(
         self,

@@ -27,8 +27,8 @@ returns a ``SmallestSize``.
 class SmallestSize(NamedTuple):
     """The smallest cluster size that meets the targets, or None if no size meets the targets.
 
-    ``tried`` tells for each simulated size whether it met the targets. ``monotone`` is True if no
-    simulated size failed above a sufficient size. Untested sizes above ``smallest`` are then
+    ``tried`` maps each simulated size to whether the size met the targets. ``monotone`` is True if
+    no simulated size failed above a sufficient size. Untested sizes above ``smallest`` are then
     assumed to be sufficient. If ``monotone`` is False, every size below ``smallest`` was simulated.
     """
 

@@ -108,7 +108,7 @@ def arrays_of(
 
 
 def _missing(columns: FileColumns, *, counted: bool = True) -> dict[str, tuple[str, ...]]:
-    """Return the fields that a score needs but the file lacks, with possible replacements.
+    """Return the fields that a score needs but the file lacks, each with accepted alternatives.
 
     If ``counted`` is True, token counts are among the needed fields.
     """

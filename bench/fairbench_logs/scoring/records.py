@@ -85,7 +85,7 @@ def read_scored(
     """Read the request records of one run as tables; times of all files must have one origin.
 
     Time 0 is the first start of a request, unless the records count time from the run's start.
-    Raises DataError, which names file, request and field, and UsageError for a wrong layout.
+    Raises DataError, which names file, request and field. Raises UsageError for a wrong layout.
 
     Args:
         paths: The files.

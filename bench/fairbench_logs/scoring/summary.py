@@ -268,7 +268,7 @@ def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, 
 
 
 def _keep_measurements(scored: dict[str, Any], stored: Mapping[str, Any]) -> None:
-    """Copy metrics of token gaps, stalls and queueing, which the stored tables cannot give."""
+    """Copy metrics of token gaps, stalls and queueing from the stored summary."""
     for key in [key for key in scored if key.endswith("_itl_ms")]:
         scored[key] = stored[key]
         scored["notes"].pop(key, None)

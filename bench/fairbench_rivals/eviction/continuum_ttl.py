@@ -32,7 +32,7 @@ class ContinuumTTL(EvictionPolicy):
     F(t) x B - t. F(t) is the fraction of the last 4,096 gaps that are at most t, and B is the
     benefit of a pin. The benefit of a pin is Q x eta + 2 s, where Q is the mean wait of the last
     100 turns that arrived after the end of their pins, and eta is ``TurnCorrelation.eta``. The last
-    turn of a session is not pinned, and neither are requests without a session.
+    turn of a session and requests without a session are not pinned.
 
     Continuum records gaps by tool. fairbench's requests do not name tools, so all gaps count as
     gaps of a single tool. Continuum's own order of the waiting queue is not included. If memory is

@@ -132,7 +132,7 @@ class ExFairS(FlowPolicy):
         self._numbers.pop(client, None)
 
     def balances(self) -> Mapping[str, float]:
-        """Return the priority numbers of the clients."""
+        """Return each client's priority number; lower numbers mean earlier service."""
         return {client: float(number) for client, number in self._numbers.items()}
 
     def _overtaken(self, number: int) -> int:

@@ -15,7 +15,7 @@ class InfergridDRR(FlowPolicy):
 
     The project coconut-labs/infergrid calls this policy DRR (@a8d3ea8, tenant/manager.py,
     priority_score), although it has neither a quantum nor a deficit. A request's score is the
-    number of unfinished requests that its client has at its arrival. The request with the lowest
+    number of its client's unfinished requests when the request arrives. The request with the lowest
     score goes first, and equal scores go in order of arrival. A client with many unfinished
     requests waits behind every later request of other clients, so new clients can starve it.
     """

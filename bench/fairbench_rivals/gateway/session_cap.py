@@ -10,7 +10,7 @@ from fairbench_rivals.gateway.session_gate import GateSession, SessionGate
 
 @dataclass(slots=True, eq=False)
 class OpenSession(GateSession):
-    """A session that is open or closed; turns are sent only while the session is open."""
+    """A session whose turns are sent only while the session is open."""
 
     is_open: bool = False
 

@@ -16,7 +16,7 @@ from fairbench_rivals.gateway.pausing_gate import (
 
 
 class ThunderAgent(TickGate[PlacedSession]):
-    """A gate that resumes sessions into free memory and pauses sessions of full replicas every 5 s.
+    """A gate that, every 5 s, pauses sessions of full replicas and resumes sessions that fit.
 
     The rules follow ThunderAgent-org/ThunderAgent @a7eef77a, ThunderAgent/scheduler/router.py.
     While any session is paused, a new session waits. While no session is paused, a new session goes

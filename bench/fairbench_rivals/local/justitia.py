@@ -72,9 +72,9 @@ class Justitia(LocalScheduler):
     The paper's predictor is a neural network over the prompt's text; fairbench has two other
     predictors. ``oracle`` predicts ``max_new_tokens`` as the output of the first call, and assumes
     that each later call costs as much. If the number of later calls is unknown, ``oracle`` assumes
-    no later calls. ``average`` predicts the mean cost of the client's earlier programs. Until a
-    first program of the client has ended, ``average`` predicts like ``oracle``. A decode step takes
-    ``step_s`` s.
+    that there are none. ``average`` predicts the mean cost of the client's earlier programs. Until
+    a first program of the client has ended, ``average`` predicts like ``oracle``. A decode step
+    takes ``step_s`` seconds.
     """
 
     name = "justitia"

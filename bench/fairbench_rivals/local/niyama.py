@@ -23,11 +23,10 @@ class Niyama(LocalScheduler):
     fairbench had only the abstract of the paper. Niyama calls an order by deadline and prompt
     length hybrid prioritization. With ``alpha_s=0``, the order is EDF. With a large ``alpha_s``,
     the shortest prompt goes first. With Niyama's ``alpha_s`` of 8 ms, a prompt of 650 tokens is
-    sorted as if its deadline were 5 s later, which exceeds the differences between interactive
-    deadlines. Niyama relegates late requests: a request that has not run yet goes behind all other
-    requests if its first token would be late when its turn comes. The wait of a relegated request
-    is unbounded, because requests that can be in time always go first. ``relegate=false`` turns
-    relegation off.
+    sorted as if its deadline were 5 s later. Niyama relegates late requests: a request that has not
+    run yet goes behind all other requests if its first token would be late when its turn comes. The
+    wait of a relegated request is unbounded, because requests that can be in time always go first.
+    ``relegate=false`` turns relegation off.
 
     If a request has a deadline only for its end, its first token is due ``step_s`` x (expected
     output tokens) seconds before this deadline. In Niyama's code, the user supplies the expected

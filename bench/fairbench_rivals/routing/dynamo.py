@@ -19,12 +19,12 @@ class Dynamo(CountingRouter):
     Generation 2 of this router follows ai-dynamo/dynamo @07a6c9c,
     lib/kv-router/src/scheduling/selector/default.rs. The cost of a worker is ``prefill_scale`` x
     prefill blocks + blocks in use. Prefill blocks are the blocks that the worker still has to
-    compute. The new request adds its blocks, minus ``overlap_credit`` x its cached blocks, to the
-    prefill blocks. Blocks in use are the distinct prompt blocks of the worker's requests and the
-    new request. Output blocks add no cost (``router_track_output_blocks`` is off by default).
-    Dynamo's router counts a request as waiting for prefill until the first token arrives. If a
-    worker reports n waiting requests, fairbench assumes that the last n requests sent to the worker
-    wait. KV events tell the router which prefixes are cached.
+    compute. A new request adds (its blocks - ``overlap_credit`` x its cached blocks) to the prefill
+    blocks. Blocks in use are the distinct prompt blocks of the worker's requests and the new
+    request. Output blocks add no cost (``router_track_output_blocks`` is off by default). Dynamo's
+    router counts a request as waiting for prefill until the first token arrives. If a worker
+    reports n waiting requests, fairbench assumes that the last n requests sent to the worker wait.
+    KV events tell the router which prefixes are cached.
 
     Generation 1 (@00564be, kv_router/scheduler.rs) chooses the worker with the highest 2 x (cached
     fraction of the prompt) - KV usage - w, where w is the worker's number of waiting requests

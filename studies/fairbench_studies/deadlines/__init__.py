@@ -1,1 +1,1 @@
-"""The trade-off between deadlines and fair shares: meeting deadlines costs shares."""
+"""The trade-off between meeting deadlines and fair shares."""

@@ -1,4 +1,4 @@
-"""The waits of clients that join late, by the credit that DLPM gives a new client.
+"""Waits of clients that join late, for several initial credits of DLPM.
 
     python studies newcomers
 

@@ -22,7 +22,7 @@ LEAST = 1e-9  # value that replaces 0 before a logarithm is taken
 class Relation(StrEnum):
     """Whether fair-finish dominates a rival scheduler in a configuration.
 
-    Fair-finish and the rival are compared only by the measures in ``PRIMARY``.
+    Only the measures in ``PRIMARY`` are compared.
     """
 
     DOMINATES = "dominates"

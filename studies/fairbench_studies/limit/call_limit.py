@@ -72,7 +72,7 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
     A call at depth d > 0 waits for an unknown call at depth d - 1, and then for its own think time
     (pause). The earliest start of a call at depth d is computed from the call at depth d - 1 that
     can end first. If depth d has a single call, all calls at depth d + 1 wait for that call. The
-    single call's ``tail_s`` then includes the longest call at depth d + 1.
+    ``tail_s`` of a depth's only call therefore includes the longest call at the next depth.
     """
     prices = facts.prices
     assert prices is not None

@@ -24,7 +24,7 @@ from fairbench_studies.preble.store import latencies_of
 
 TARGET_S = 20.0  # latency target: "the 20-second latency requirement" ([Preble] §F, Fig. 15)
 SYSTEMS = {"lpm": ROUND_ROBIN, PREBLE: PREBLE, "memserve+lpm": MEMSERVE}
-"""The names of the systems in the table, keyed by the scheduler of their runs."""
+"""The compared schedulers, each with the name of its system in the table."""
 
 
 class Point(NamedTuple):

@@ -21,7 +21,7 @@ GPUS = 4
 def measure() -> dict[str, list[float]]:
     """Route two workloads ``REPEATS`` times. Return how many requests are routed per second.
 
-    Of all workloads, tool use has the most complex prefix tree, and video QA has the simplest.
+    The workload tool use has the most complex prefix tree, and video QA has the simplest.
     """
     prompts = {name: _prompts(name)[:REQUESTS] for name in ("tool-use", "video-qa")}
     rounds = [[_speed(of) for of in prompts.values()] for _ in range(REPEATS)]

@@ -1,4 +1,4 @@
-"""Service in time windows of a run, computed alike for simulation and measurement.
+"""Service in time windows of simulated and measured runs.
 
 The windows of a run are the time from first to last arrival, and slices of this time. Service after
 the last arrival shows nothing about a scheduler, because the clients' totals at the end depend on

@@ -25,7 +25,7 @@ VTC = "vtc"
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The runs of one seed as traces by name, and facts about the runs.
+    """The traces of all runs of one seed, by run name, and facts about the runs.
 
     ``gaps`` are the largest service differences of two clients while both wait, or NaN if no two
     clients wait at the same time. ``extremes`` holds, for runs under VTC, the largest values of

@@ -211,7 +211,7 @@ class Credits(Account):
         return self.of[client] - self.loans.get(client, 0)
 
     def call_in(self, waiting: Collection[str]) -> None:
-        """Cancel loans of credit unless all clients with own credit wait at other ranks."""
+        """Cancel all loans of credit unless only clients at other ranks have their own credit."""
         if not self.loans:
             return
         if not self._lends() or any(self._without_loan(client) > 0 for client in waiting):

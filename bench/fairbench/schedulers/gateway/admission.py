@@ -198,7 +198,7 @@ class Estimator:
 
 
 def _running_requests(load: WorkerLoad) -> int:
-    """Return the number of running requests or, if unknown, of all requests in flight."""
+    """Return a worker's running requests or, if their number is unknown, its requests in flight."""
     return load.in_flight if load.running is None else load.running
 
 

@@ -18,7 +18,7 @@ class LPM(LocalScheduler):
     class Params:
         """Parameters: ``queue_limit`` is the longest queue that LPM matches and sorts.
 
-        SGLang's limit is 128 (since PR #1896), which makes LPM similar to FCFS under load.
+        SGLang (since PR #1896) replaces LPM by FCFS if more than 128 requests wait.
         ``queue_limit=0`` means no limit.
         """
 

@@ -25,7 +25,7 @@ class ClientCappedLPM(LPM):
 
     @dataclass(frozen=True)
     class Params(LPM.Params):
-        """The parameters of LPM, and ``max_running``, a client's limit at a worker.
+        """The parameters of LPM, and ``max_running``, a client's most running requests at a worker.
 
         A client's limit is ``max_running`` times its weight. Every client may run at least one
         request.

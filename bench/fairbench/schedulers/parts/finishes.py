@@ -202,7 +202,7 @@ class FinishBounds:
     """
 
     def __init__(self, weight: Callable[[str], float], workers: int) -> None:
-        """Create bounds for idle workers 0 to ``workers`` - 1."""
+        """Set the sums of workers 0 to ``workers`` - 1 to 0."""
         self.workers = workers
         self._weight = weight
         self._got = np.zeros((workers, len(LEVELS)), np.int64)

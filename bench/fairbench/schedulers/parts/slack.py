@@ -156,8 +156,8 @@ class Victims:
     until it has produced ``progress`` more tokens. A request that arrived at least ``aging_s``
     seconds ago is never preempted. No request is preempted if preempting all victims would free too
     little memory. With ``swaps``, the victims' KV cache is copied to CPU memory if copying is
-    faster than recomputing. With ``always_swaps``, the KV cache is copied whenever CPU memory has
-    room.
+    faster than recomputing. With ``always_swaps``, the KV cache is copied to CPU memory whenever
+    CPU memory has room.
     """
 
     slack: Slack

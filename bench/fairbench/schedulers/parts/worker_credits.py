@@ -51,7 +51,7 @@ class WorkerCredit(MutableMapping[int, float]):
             self.positive &= ~(1 << worker)
 
     def spend(self, worker: int, cost: float) -> None:
-        """Subtract ``cost`` from the credit at a worker."""
+        """Subtract ``cost`` from a client's credit at a worker."""
         if worker not in self._apart:
             self[worker] -= cost
             return

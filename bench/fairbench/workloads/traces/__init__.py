@@ -1,4 +1,4 @@
-"""Traces: recorded traffic of any format, read into one model.
+"""Traces: recorded traffic of any format, read into a common table.
 
 Module ``table`` defines a request and the table of all requests of a file. Module ``read`` detects
 the format of a file and reads the file. To add a format whose records are programs, write a class

@@ -72,7 +72,7 @@ class Runs(NamedTuple):
 def runs_of(table: TraceTable) -> Runs:
     """Divide all prompts into sequences of blocks that always occur together.
 
-    Two blocks belong to one run if the second block always follows the first block, and never
+    Two blocks belong to one sequence if the second block always follows the first block, and never
     follows another block.
     """
     ids = table.blocks

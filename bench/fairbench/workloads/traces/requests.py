@@ -138,8 +138,8 @@ def format_name(layout: str, *, texts: bool) -> str:
 class TraceNotes(NamedTuple):
     """Facts about a trace: unit and zone of the times, the start time, and remarks for the user.
 
-    ``nameless`` tells the user that the trace has no client column, or is "" if it has one.
-    ``cached`` is the name of a column of cached tokens that replays ignore, or "" if there is none.
+    ``nameless`` is a message if the trace has no client column, and "" otherwise. ``cached`` is the
+    name of a column of cached tokens that replays ignore, or "" if there is none.
     """
 
     unit: str

@@ -261,7 +261,7 @@ class Ramp(PlannedKind):
 
 
 class Phases(PlannedKind):
-    """The kind ``phases``: phases that the workload file lists, in order.
+    """Arrivals of kind ``phases``: the phases that the workload file lists, in order.
 
     The last phase continues to the end of the run, or all phases repeat.
     """

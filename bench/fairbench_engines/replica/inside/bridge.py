@@ -136,7 +136,7 @@ def _write(answers: BinaryIO, answer: Any) -> None:
 
 
 def _end_with_parent(sleep: Callable[[float], None]) -> None:
-    """Start a thread that ends this process after the parent, even if the main thread hangs."""
+    """Start a thread that ends this process when its parent ends, even if the main thread hangs."""
     parent = os.getppid()
 
     def watch() -> None:

@@ -16,9 +16,9 @@ from fairbench_studies.kit.parts import Claim, Part, in_every, number
 class Chat(NamedTuple):
     """Response times of the four clients of figure 8, in seconds.
 
-    ``good`` and ``flooding`` hold each scheduler's longest response time of clients 0 and 1, and of
-    clients 2 and 3. ``reformed`` and ``still`` are the mean response times of clients 2 and 3 under
-    D2LPM, after client 2 stopped sending too much.
+    Under each scheduler, ``good`` is the longest response time of clients 0 and 1, and ``flooding``
+    is the longest of clients 2 and 3. ``reformed`` and ``still`` are the mean response times of
+    clients 2 and 3 under D2LPM, after client 2 stopped sending too much.
     """
 
     good: Mapping[str, float]

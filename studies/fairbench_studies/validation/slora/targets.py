@@ -42,7 +42,7 @@ def p99_within(pair: Pair) -> bool:
 
 
 def least_within(pair: Pair) -> bool:
-    """Return whether the simulated lowest TTFT meets its target.
+    """Return whether the error of the simulated lowest TTFT is within its target.
 
     Any simulated value is accepted if the measured TTFT is above ``IDLE_TTFT_S`` (busy server).
     """
