@@ -158,9 +158,9 @@ class Harm(NamedTuple):
     """The period in which a flood delayed the requests of other clients.
 
     ``victims`` are the delayed clients; the client with the longest median wait is first.
-    ``median_s`` is the median wait, in seconds, of the delayed clients' requests in the period, and
-    ``usual_s`` is the median of these clients' usual waits. ``parts`` has the ``Harm`` of each
-    flood if several floods delayed other clients.
+    ``median_s`` is the delayed clients' median wait in the period, and ``usual_s`` is the median of
+    their usual waits (in seconds). ``parts`` has the ``Harm`` of each flood if several floods
+    delayed other clients.
     """
 
     start_s: float

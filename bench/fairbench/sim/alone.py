@@ -44,7 +44,8 @@ def simulate_alone(
     - ``censored`` names the percentiles that are only lower bounds.
 
     The scheduler in ``spec`` has no effect on the result. Latencies are measured in the same time
-    window as in the shared run. If ``interrupted`` returns true, rows of some clients are missing.
+    window as in the shared run. If ``interrupted`` returns true, the result lacks the clients not
+    yet simulated.
     """
     plans = spec.client_plans()
     source = spec.source()

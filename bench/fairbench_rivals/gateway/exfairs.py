@@ -38,8 +38,8 @@ class ExFairS(FlowPolicy):
     of an answer is input + 2 x output, and an answer after more than 5 s is late. If the highest
     score exceeds the lowest score by d, the client with the highest score lowers its priority
     number by int(10 x min(d, 0.5)), and the client with the lowest score raises its number by as
-    much. The clients with the second highest and second lowest scores follow in the same way, and
-    so do further pairs while the scores of a pair differ by more than 0.1. All priority numbers
+    much. The numbers of the clients with the second highest and second lowest scores change
+    likewise, and so do further pairs whose scores differ by more than 0.1. All priority numbers
     start at 0 and are kept between rounds.
 
     A new request with a negative priority number p overtakes n x p / p_min queued requests (rounded

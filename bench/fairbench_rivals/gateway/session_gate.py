@@ -109,8 +109,8 @@ class SessionGate(FlowPolicy, Generic[S]):
     def rank(self, request: Request, waited: bool, now_s: float) -> float:
         """Return the rank of a turn that may be sent; the lowest rank goes first.
 
-        ``waited`` is True if the turn had to wait at the gate. The rank of a turn has an effect
-        only with a saturation detector.
+        ``waited`` is True if the turn had to wait at the gate. Ranks have an effect only if a
+        saturation detector is configured.
         """
         return request.arrival_s
 

@@ -78,7 +78,7 @@ def measured(
 
 Configuration = tuple[str, str, str]
 Found = Mapping[Configuration, Sequence[Row]]
-"""The runs by workload, scheduler and form of the cluster, in the order of the seeds."""
+"""The runs in the order of their seeds, by workload, scheduler and kind of cluster."""
 
 
 def complete(rows: Sequence[Row]) -> Found:

@@ -28,10 +28,10 @@ def least_makespan_by_calls(
 ) -> float:
     """Return the time (s) before which no scheduler could have finished the run's requests.
 
-    If some calls cannot begin before a time ``a``, cost all replicas a time ``w``, and are followed
-    by at least ``q`` seconds of their programs, the run lasts at least ``a + w + q`` seconds. The
-    function returns the largest ``a + w + q`` of any calls, or the longest time of a program alone
-    in the cluster, if this time is longer.
+    A run lasts at least ``a + w + q`` seconds if some calls cannot begin before time ``a``, occupy
+    all replicas for ``w``, and precede at least ``q`` seconds of their programs. The function
+    returns the largest ``a + w + q`` of any calls, or the longest time of a program alone in the
+    cluster, if this time is longer.
 
     ``facts.prices`` must not be None. ``requests`` must have compulsory tokens (which no cache
     saves).

@@ -568,7 +568,7 @@ STEPS_S = (
 
 
 class TimeAxis(NamedTuple):
-    """The label and the ticks of a time axis; without ticks, the axis shows round seconds."""
+    """The label and ticks of a time axis; by default, ticks are at round numbers of seconds."""
 
     label: str
     ticks: Ticks = ()
