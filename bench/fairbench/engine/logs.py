@@ -343,8 +343,8 @@ class ServiceLog(IntegerTable):
     - Each decode step yields ``output_tokens / steps`` tokens and takes ``step_growth_ps`` longer
       than the step before. ``context_tokens`` is the sum of the context lengths at the first step.
     - A prefill iteration records ``input_tokens`` and ``extend_charged_tokens`` at admission. A
-      mixed step of vLLM (prefill and decoding) is recorded as a prefill iteration, and
-      ``context_tokens`` counts the context of its decoding requests.
+      mixed step of vLLM (prefill and decoding) is recorded as a prefill iteration, whose
+      ``context_tokens`` counts the context of decoding requests.
     - ``gpu_ps`` is the client's part of the row's GPU time (``hardware.gpu_time``).
     """
 

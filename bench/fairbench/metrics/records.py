@@ -208,7 +208,7 @@ class Service(Table):
 
 
 class Padding(NamedTuple):
-    """The useless part (padding) of each request of a client.
+    """The padding (useless tokens) of each request of a client.
 
     Each input has ``input_tokens`` tokens that the client does not need, and only one of every
     ``output_multiple`` output tokens is needed.

@@ -306,7 +306,7 @@ def _service(log: IntegerTable) -> ServiceRows:
 
 
 def _arrays(log: IntegerTable, order: Ints | None) -> dict[str, Any]:
-    """Return the columns of a log, and release the log.
+    """Return the columns of a log, and free the log's memory.
 
     Columns in picoseconds become columns in seconds. ``order`` is the new order of the rows, or
     None to keep the log's order.

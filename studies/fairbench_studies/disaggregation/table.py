@@ -5,7 +5,7 @@
 
 The script appends a row to results/disaggregation.csv as soon as a run has ended. After all runs,
 the script writes results/tables/disaggregation.csv and plots/disaggregation.svg. The table shows a
-configuration only if it was run with the same seeds as the colocated replicas.
+configuration only if it has runs with the same seeds as colocated replicas.
 """
 
 from __future__ import annotations

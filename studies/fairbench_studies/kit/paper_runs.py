@@ -51,7 +51,7 @@ class Paper:
     recall: Callable[[Sequence[Row]], Any]
 
     def judge(self, results: Any) -> list[Judged]:
-        """Judge the paper's claims that have runs; the other claims get no verdict."""
+        """Judge the paper's claims; a claim without stored runs gets no verdict."""
         return [Judged(claim, _parts(claim, results)) for claim in self.claims]
 
     def page(self, judged: Sequence[Judged], results: Any) -> str:

@@ -415,7 +415,7 @@ LEAST = 0.06  # The lowest value in a heat map has this opacity.
 
 
 class HeatRow(NamedTuple):
-    """A row of a heat map: the CSS colour of its cells, and a value per bin; NaN draws no cell."""
+    """A row of a heat map: its CSS colour, and a value per bin; bins with NaN have no cell."""
 
     label: str
     values: Floats
