@@ -91,8 +91,8 @@ def _window(
 ) -> list[tuple[float, Flood]]:
     """Return a list with a client's flood and its excess demand; empty if there is no flood.
 
-    Demand above ``limit`` tokens per second is excess. ``rows`` are the client's requests, and
-    ``others`` is the number of other clients.
+    Demand above ``limit`` tokens per second counts as excess. ``rows`` are the client's requests,
+    and ``others`` is the number of other clients.
     """
     stretch = best_stretch(traffic.tokens[rows], limit * traffic.arrival_s[rows])
     rows = rows[stretch.first : stretch.last + 1]

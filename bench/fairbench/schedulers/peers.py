@@ -36,7 +36,7 @@ class Terms(NamedTuple):
 class RoutersParams:
     """The parameters of several routers in front of the same workers.
 
-    The flags are ``--routers N`` and ``--set routers.NAME=VALUE``.
+    The flags ``--routers N`` and ``--set routers.NAME=VALUE`` set the parameters.
 
     ``form`` selects how routers share charges. ``independent`` and ``sticky`` routers exchange no
     charges. With ``sticky``, all requests of a client go to the same router, which a hash of the

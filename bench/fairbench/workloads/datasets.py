@@ -90,7 +90,7 @@ def schemas_for(kind: str) -> list[Schema]:
 
 
 def fields_of(kind: str) -> list[str]:
-    """Return the fields that the layouts of a program kind read."""
+    """Return the data set fields that the layouts of a program kind read."""
     optional = (INPUT, *OUTPUTS) if kind == Single.kind else ()
     marks = (mark for schema in schemas_for(kind) for mark in schema.marks)
     return list(dict.fromkeys((*marks, *optional)))
