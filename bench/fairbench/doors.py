@@ -88,7 +88,7 @@ def plugin_of(engine: str) -> str:
 
 
 def through(group: str, name: str, what: str = "") -> Any:
-    """Return the object that an installed package registered under a name.
+    """Return the object that an installed package registers under a name.
 
     Precondition: an installed package has registered ``name``.
 

@@ -47,8 +47,8 @@ class Behaviour:
       attacker's own text or, with ``padding_of_victim``, repeats the first tokens of a victim's
       latest prompt. ``padding_fresh`` gives each call different padding, which evicts cached tokens
       of other clients.
-    - ``keep_alive`` is the number of calls after each program that send only the padding, to keep
-      the padding in the prefix cache.
+    - ``keep_alive`` is the number of padding-only calls after each program, which keep the padding
+      in the prefix cache.
     - ``split`` is the number of smaller calls into which each call of a program is divided.
     - ``max_new_multiple`` is the ratio of ``max_new_tokens`` to the real output length.
     - ``on_share`` is the fraction of each period (``period_s`` seconds) in which the client sends.

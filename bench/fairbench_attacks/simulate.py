@@ -97,7 +97,7 @@ def timed(
 
 
 def task_of(how: Any, spec: ExperimentSpec) -> Task:
-    """Return an executor's task that applies ``how`` to the experiment."""
+    """Return a task that calls ``how`` with the experiment."""
     return Reading(partial(how, spec), files_of(spec))
 
 

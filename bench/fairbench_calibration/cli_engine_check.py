@@ -31,7 +31,7 @@ def engine_check(
 
     The command simulates short random runs with little KV memory and the engine's own policies.
     Each run is simulated once with the engine's code and once with fairbench's engine model. The
-    exit code is 0 if all records are equal, and 1 otherwise.
+    exit code is 0 if engine and model produce equal records in all runs, and 1 otherwise.
     """
     if engine not in validate.POLICIES:
         raise UsageError(f"engine = {engine!r}: must be {' or '.join(validate.POLICIES)}")

@@ -181,7 +181,7 @@ class MirroredCache(ClientCache):
         self.residency.add_private(client, tokens)
 
     def decode(self, requests: Mapping[str, int]) -> None:
-        """Allocate a token for each running request; ``requests`` counts requests by client."""
+        """Allocate a token for each running request; ``requests`` has counts by client."""
         for client, tokens in requests.items():
             self.claims.keep_within_limit(client, tokens)
             self.residency.add_private(client, tokens)

@@ -1,8 +1,7 @@
 """The board of a data-parallel rank: a file with totals by client that all ranks can read.
 
-Each rank writes only its own board, without locks, and maps the boards of all other ranks into
-memory. A rank that reads during an update gets outdated totals of some clients until its next
-reading.
+A rank alone writes its board, without locks, and all other ranks map the file into memory. A rank
+that reads a board during an update gets outdated totals of some clients until its next read.
 """
 
 from __future__ import annotations

@@ -41,9 +41,9 @@ class RankLink:
     """A rank's link to all other ranks: it publishes its own totals and reads their totals.
 
     ``shared`` is the account of the rank's scheduler, which includes other ranks' charges, or None.
-    Each rank writes its clients' totals into a file, the rank's *board*. The file's name contains
-    the rank's number and process id, so a restarted rank writes a new board, and also reads the
-    board of its ended process.
+    Each rank writes its clients' totals into a file, the rank's *board*. A board's file name
+    contains the rank's number and process id. A restarted rank therefore writes a new board, and
+    also reads the board of its previous process.
     """
 
     def __init__(self, folder: Path, rank: int, shared: RankAccount | None) -> None:

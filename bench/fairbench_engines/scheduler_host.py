@@ -160,7 +160,7 @@ class EngineHome(ABC):
             handle(request, self.view, now_s)
 
     def gone(self, theirs: Theirs) -> None:
-        """Handle the end of a request in any state; later calls have no effect."""
+        """Handle the end of a request in any state; ignore further calls for the request."""
         if (tracked := self._tracked.pop(self.name_of(theirs), None)) is None:
             return
         request = tracked.request

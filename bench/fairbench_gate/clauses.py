@@ -97,7 +97,7 @@ def p_larger(first: Sequence[Fraction], second: Sequence[Fraction]) -> float:
 
 
 def can_reject(first: int, second: int, alpha: float) -> bool:
-    """Return whether samples of sizes ``first`` and ``second`` can differ significantly."""
+    """Return whether samples with ``first`` and ``second`` values can differ significantly."""
     return 1 / comb(first + second, second) <= alpha
 
 

@@ -110,7 +110,7 @@ def _line(group: Sequence[ClauseRow]) -> tuple[str, str, str, str]:
 
 
 def _details(outcome: Outcome, points: Iterable[Sequence[ClauseRow]]) -> Iterator[str]:
-    """Yield folded tables: the checks of each experiment, then all other changes of metrics."""
+    """Yield collapsible tables: each experiment's checks, then all other changes of metrics."""
     for group in points:
         cells = (
             (MARKS[row.verdict], row.clause, row.before, row.after, row.change, row.reason)

@@ -317,7 +317,7 @@ def drive_sharded(
     """Send the load of an experiment with several drivers, each for some of the clients.
 
     Each driver writes its finished requests to a subfolder of ``folder``; ``merge`` joins them.
-    Raises RunFailed if a driver dies, and any error that a driver reports.
+    Raises RunFailed if a driver process dies, and any error that a driver reports.
     """
     with crew.started(folder, interrupted) as drivers:
         folders = [folder / FOLDER.format(number=number) for number in range(len(drivers))]

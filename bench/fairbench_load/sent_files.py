@@ -48,7 +48,7 @@ class SentFiles:
 
     @classmethod
     def with_files(cls, names: Iterable[str]) -> SentFiles:
-        """Pack the files with the given names, which every node of the cluster receives.
+        """Pack the files with the given names for all nodes of the cluster.
 
         Raises UsageError if a file cannot be sent to other machines.
         """

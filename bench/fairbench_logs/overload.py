@@ -33,7 +33,7 @@ class Overload(NamedTuple):
 
 
 def overload_of(traffic: Traffic) -> Overload | None:
-    """Return the longest period in which most requests of most clients wait long, if any.
+    """Return the longest period in which most requests of most clients wait long, or None.
 
     Precondition: the waits of ``traffic`` are times to first token.
     """

@@ -127,7 +127,7 @@ class Ranks(NamedTuple):
 
 
 def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
-    """Return the rank range of each row; rows must be ordered from best to worst.
+    """Return each row's best and worst possible rank; rows must be sorted, best first.
 
     ``first``, a row's best possible rank, is 1 plus the number of significantly better rows.
     ``last``, a row's worst possible rank, is the number of rows that are not significantly worse

@@ -378,7 +378,7 @@ class _Row(NamedTuple):
 
 
 def _pictures(board: Board) -> Iterator[page.Figure]:
-    """Yield charts of the leaderboard's first metric over its second and over its third metric."""
+    """Yield a chart of the leaderboard's first metric against each of its next two metrics."""
     first = board.metrics[0]
     for other in board.metrics[1:SHOWN]:
         rows, left_out = _picture_rows(board, first, other)
@@ -463,7 +463,7 @@ LEADER_FROM = 2  # A line joins a label to its mark after a move of at least thi
 
 
 class Labelled(NamedTuple):
-    """A mark of the chart with a label; a ``strong`` mark is coloured."""
+    """A labelled mark of a chart, coloured if ``strong`` is True."""
 
     label: str
     x: float

@@ -186,7 +186,7 @@ class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
         return too_many(why, max(1, ceil(late_s)))
 
     def moved(self, request: Request, worker: int | None) -> None:
-        """Record the worker that now has a request, or None if no worker has it."""
+        """Record that a request is now at ``worker``, or at no worker if ``worker`` is None."""
         if self.is_sent(request):
             self.queue.moved(request, worker)
 

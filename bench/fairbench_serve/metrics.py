@@ -43,7 +43,8 @@ class TotalsByClient(Collector):
     """Sums of tokens and events by client.
 
     Each recent client has its own sums of tokens and events, and all other clients share an entry.
-    Only some recent clients have their own histograms, because a histogram has many values.
+    At most ``MAX_HISTOGRAMS`` clients have their own histograms, because a histogram has many
+    values.
     """
 
     def __init__(self) -> None:

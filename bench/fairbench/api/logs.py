@@ -130,9 +130,9 @@ def score(
     """Compute every fairness metric from the request records of any serving system.
 
     ``data`` is a data frame, an Arrow table, a list of dicts, or the names of files that form one
-    run. Every argument except ``data`` is a flag of ``fairbench score``. Three flags are dicts:
-    ``map`` maps a field to a column name, such as ``{"client": "team"}``, ``weights`` maps a client
-    to a weight, and ``goodput`` maps a latency to a target, such as ``{"ttft": "500"}``.
+    run. Every argument except ``data`` is a flag of ``fairbench score``. Three flags are dicts.
+    ``map`` maps fields to column names, such as ``{"client": "team"}``; ``weights`` maps clients to
+    weights; and ``goodput`` maps latencies to targets, such as ``{"ttft": "500"}``.
 
     Raises UsageError for a wrong argument and DataError for wrong data; the message is one line.
     """

@@ -166,8 +166,8 @@ WARMUP_SHARE = 0.1
 def workload_defaults(draft: Mapping[str, object], workload: WorkloadSpec) -> dict[str, Any]:
     """Return a workload's defaults: number of clients, warm-up, drain limit and duration.
 
-    The duration has no default if the number of programs is set. If the user chose a duration, the
-    warm-up is at most ``WARMUP_SHARE`` of this duration.
+    No default duration is returned if the number of programs is set. If the user chose a duration,
+    the warm-up is at most ``WARMUP_SHARE`` of this duration.
     """
     times = {
         "clients": workload.client_count(str(draft.get("scenario", usual_scenario(workload)))),

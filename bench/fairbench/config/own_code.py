@@ -1,4 +1,4 @@
-"""Policies of an installed engine's own code, and server flags that configure the engine."""
+"""Scheduling policies in an installed engine's code, and the engine's server flags."""
 
 from __future__ import annotations
 

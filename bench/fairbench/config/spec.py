@@ -307,7 +307,7 @@ class Draft(Layered):
         """Add the values of an origin, but skip keys that another origin has already set.
 
         If ``scheduler`` is already set, ``router`` and ``local`` are skipped, because ``scheduler``
-        names both. If ``gateway`` is already set, ``saturation`` is skipped.
+        names both. If the key ``gateway`` is already set, the key ``saturation`` is skipped.
         """
         if origin > Origin.DEFAULT:
             hidden = {"router", "local"} if "scheduler" in self else set()

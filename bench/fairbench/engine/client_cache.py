@@ -2,8 +2,8 @@
 
 A client *claims* each path of the prefix tree that its requests have used. A client that claims a
 node also claims the node's ancestors, so a client's claims form a tree. A ``ClientEviction`` policy
-ends claims one at a time, and a node leaves the cache when no client claims it. A policy that does
-not distinguish clients evicts a leaf even if several clients have used it.
+ends clients' claims one by one, and a node is evicted when no client claims the node. A policy that
+does not distinguish clients evicts a leaf even if several clients have used it.
 """
 
 from __future__ import annotations
@@ -232,8 +232,8 @@ class Claims(Generic[N]):
     """A record of which clients have used (claim) each node of a cache.
 
     When memory is needed, ``policy`` chooses the claim on cached tokens that ends next. ``others``
-    names the client that stands for all requests of clients unknown to the policy, or is None. The
-    cached tokens of the client ``others`` are evicted first.
+    is the name under which all clients unknown to the policy are counted, or None. The cached
+    tokens of the client ``others`` are evicted first.
     """
 
     def __init__(

@@ -232,7 +232,7 @@ class KVCache(PrefixTree[KVNode]):
         return None
 
     def _access_of(self, leaf: KVNode) -> Access:
-        """Return the last use of a leaf, including marks for the waiting requests at the leaf."""
+        """Return the last access of a leaf; matching a waiting request also counts as an access."""
         if not leaf.waiters or leaf.last_access[0] > self.refresh_stamp:
             return leaf.last_access
         waiters = (waiter for group in leaf.waiters.values() for waiter in group)

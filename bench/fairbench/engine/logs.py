@@ -96,7 +96,7 @@ class IntegerTable:
         return self.blocks.column(self.names.index(name))
 
     def file_block(self) -> None:
-        """Move the rows that are not in a block yet into a new block."""
+        """Move all rows outside blocks into a new block."""
         self.add_block(self._rows())
         self._block, self._bytes_apart = bytearray(), 0
 
@@ -146,7 +146,7 @@ class Stretch:
             yield client, gpu_ps - before.get(client, 0)
 
     def gpu_ps(self, first: Mapping[str, Decoding]) -> dict[str, int]:
-        """Return each client's part of the GPU time (ps).
+        """Return each client's part of the GPU time (ps) of these decode steps.
 
         ``first`` gives each client's requests and context in the first step.
         """
@@ -337,14 +337,14 @@ Shares: TypeAlias = Mapping[str, PrefillShare]
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ServiceLog(IntegerTable):
-    """A log of clients' service, with one row per client and stretch.
+    """A log of clients' service, with a row per client in each period of an unchanged batch.
 
-    - A stretch is a prefill iteration (with ``steps`` 1) or decode steps of an unchanged batch.
+    - A period is a prefill iteration (with ``steps`` 1) or decode steps of an unchanged batch.
     - Each decode step yields ``output_tokens / steps`` tokens and takes ``step_growth_ps`` longer
       than the step before. ``context_tokens`` is the sum of the context lengths at the first step.
     - A prefill iteration records ``input_tokens`` and ``extend_charged_tokens`` at admission. A
-      mixed step of vLLM (prefill and decoding) is recorded as a prefill iteration, and
-      ``context_tokens`` counts the context of its decoding requests.
+      mixed step of vLLM (prefill and decoding) is recorded as a prefill iteration, whose
+      ``context_tokens`` counts the context of decoding requests.
     - ``gpu_ps`` is the client's part of the row's GPU time (``hardware.gpu_time``).
     """
 

@@ -279,7 +279,7 @@ class EngineLoop(ABC, Generic[N]):
         self._read_inbox()
 
     def _read_inbox_within(self, run: DecodeRun) -> None:
-        """Read arrived requests after a decode step of ``run``, except after the last step."""
+        """Read arrived requests after a decode step of ``run``, unless the step was the last."""
         if run is self._run:
             self.sync()
             if run.steps:

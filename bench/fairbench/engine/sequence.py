@@ -21,8 +21,9 @@ class DecodeTime:
 
     A step takes a fixed time, which its requests share equally, and a time per token of context.
     ``each`` sums a request's shares of the fixed times, and ``read`` sums the times per token of
-    context. ``numbered`` sums, over steps n, n times the time per token. If a request has ``base +
-    n`` tokens of context in step n, its GPU time is the sum ``each + base * read + numbered``.
+    context. ``numbered`` is the sum over all steps n of n times the time per token. If a request
+    has ``base + n`` tokens of context in step n, its GPU time is the sum ``each + base * read +
+    numbered``.
     """
 
     __slots__ = ("each", "numbered", "read")

@@ -107,7 +107,8 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def _schedule_running(self, step: Step) -> None:
         """Schedule running sequences: all at once if free blocks suffice, otherwise one by one.
 
-        A prompt that precedes decoding sequences in the running list uses the budget first.
+        A prompt takes tokens of the step's budget before decoding sequences that follow it in the
+        running list.
         """
         running, batch = self.running, self.batch
         prefilling = running.prefilling

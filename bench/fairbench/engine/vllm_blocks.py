@@ -275,7 +275,7 @@ class BlockTree:
     def _append(
         self, owner: object, node: BlockNode, key: Key, prompt: Prompt, place: Place, blocks: int
     ) -> tuple[BlockNode, Place]:
-        """Append new blocks to ``node`` if it may grow, or else add them as a child of ``node``."""
+        """Append new blocks to ``node`` if it may grow, or else to a new child of ``node``."""
         if not self.may_grow(node, owner):
             parent, node = node, self.node_type(node, key, prompt, place, node.depth)
             parent.children[key] = node
@@ -421,7 +421,7 @@ class BlockCache(BlockTree):
         return self.blank + self.unused_blocks
 
     def unused(self) -> Iterator[RunCopy]:
-        """Yield the unused copies of cached blocks in the order of their eviction."""
+        """Yield the unused copies of cached blocks in the order in which they are evicted."""
         copy = self._end.after
         while copy is not None and copy is not self._end:
             yield copy

@@ -288,7 +288,7 @@ def outdated_runs(
         specs: Experiments; an experiment without ``engine_code`` or without a stored run is
             skipped.
 
-    Raises UsageError if a Python interpreter in ``engine_code`` lacks its engine or is gone.
+    Raises UsageError if a Python interpreter in ``engine_code`` is missing, or lacks its engine.
     """
     installed = cache(_installed)
     found = []

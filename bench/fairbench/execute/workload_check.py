@@ -163,7 +163,7 @@ def sampled(group: LoadGroup, seed: int) -> Iterator[tuple[str, Job]]:
 
 
 def calls_of_groups(groups: Sequence[LoadGroup], seed: int) -> list[list[AskedLoad]]:
-    """Return a sample of each group's programs; all programs share one unlimited cache.
+    """Return sampled programs of each group of equal clients, which share one unlimited cache.
 
     The first half of a client's programs only fills the cache, and is not returned, so that tokens
     shared by all programs do not count as misses.

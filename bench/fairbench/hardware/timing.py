@@ -5,9 +5,9 @@ steps is an exact integer sum. The file ``profiles/engine_profiles.json`` gives 
 profile and its error on held-out iterations.
 
 In the formula of ``TimingProfile``, every token of decode context adds the same time. On GPUs of
-compute capability 8.x, vLLM uses FlashAttention 2, which takes longer than the formula says in two
-kinds of steps (``flash_api.cpp`` and ``flash_fwd_launch_template.h`` in ``csrc/flash_attn``).
-FlashAttention 3 (H100, H200) takes no longer than the profile's formula says.
+compute capability 8.x, vLLM uses FlashAttention 2. With FlashAttention 2, two kinds of steps take
+longer than the profile's formula says (``flash_api.cpp`` and ``flash_fwd_launch_template.h`` in
+``csrc/flash_attn``). FlashAttention 3 (H100, H200) takes no longer than the profile's formula says.
 
 - A mixed step (decoding and prefill) is a single call of the attention kernel. The query heads of a
   KV head are packed into one tile only if every query has length 1 (``seqlenq_ngroups_swapped``).

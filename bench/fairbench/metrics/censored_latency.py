@@ -190,7 +190,7 @@ def _first_tokens(
 def _arrived_requests(
     requests: Requests, programs: Programs, arrived: Flags, clients: int
 ) -> tuple[Ints, Ints]:
-    """Return the rows and clients of the requests of programs that are true in ``arrived``.
+    """Return the row and client of each request whose program is True in ``arrived``.
 
     If programs of several clients have equal ids, each request counts for each of these clients.
     """

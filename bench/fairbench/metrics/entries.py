@@ -1,4 +1,4 @@
-"""The entries of the catalogue: each metric with its unit, direction, columns and function.
+"""The catalogue of metrics: the unit, direction, columns and function of each metric.
 
 ``METRICS`` has the metrics of every run, and ``optional_entries`` has metrics that some runs lack.
 To add a metric, add a ``Metric`` to a tuple in ``METRICS``. The functions of a metric get the

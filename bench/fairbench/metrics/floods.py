@@ -91,8 +91,8 @@ def _window(
 ) -> list[tuple[float, Flood]]:
     """Return a list with a client's flood and its excess demand; empty if there is no flood.
 
-    Demand above ``limit`` tokens per second is excess. ``rows`` are the client's requests, and
-    ``others`` is the number of other clients.
+    Demand above ``limit`` tokens per second counts as excess. ``rows`` are the client's requests,
+    and ``others`` is the number of other clients.
     """
     stretch = best_stretch(traffic.tokens[rows], limit * traffic.arrival_s[rows])
     rows = rows[stretch.first : stretch.last + 1]
@@ -158,9 +158,9 @@ class Harm(NamedTuple):
     """The period in which a flood delayed the requests of other clients.
 
     ``victims`` are the delayed clients; the client with the longest median wait is first.
-    ``median_s`` is the median wait, in seconds, of the delayed clients' requests in the period, and
-    ``usual_s`` is the median of these clients' usual waits. ``parts`` has the ``Harm`` of each
-    flood if several floods delayed other clients.
+    ``median_s`` is the delayed clients' median wait in the period, and ``usual_s`` is the median of
+    their usual waits (in seconds). ``parts`` has the ``Harm`` of each flood if several floods
+    delayed other clients.
     """
 
     start_s: float

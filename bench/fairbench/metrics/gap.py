@@ -456,7 +456,7 @@ class Inside:
         return ranges
 
     def _wanted(self, joint: Joint, above: float) -> tuple[Ints, Ints]:
-        """Return the intervals and cells in which a service gap may exceed ``above``."""
+        """Return intervals, and short periods within them, in which a gap may exceed ``above``."""
         states = Differences.of_joint(self._cells, joint)
         above = max(above, float(states.at_least.max(initial=0.0)) * (1 - ROUNDING))
         row, cell = states.row, states.cell

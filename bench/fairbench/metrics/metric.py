@@ -106,8 +106,8 @@ class Shown(NamedTuple):
 
     - ``position`` orders the metrics of a display; the lowest position comes first.
     - ``heading`` replaces the metric's heading, and ``form`` replaces its number format.
-    - If a table is too wide, the columns with the lowest ``dropped`` are left out first; a column
-      is never left out if ``dropped`` is None.
+    - A table that is too wide loses the columns with the lowest ``dropped`` first; columns whose
+      ``dropped`` is None are always shown.
     - ``note`` explains a headline; ``{latency}`` in a note is replaced by the name of the latency.
     """
 

@@ -90,7 +90,7 @@ class Cause(NamedTuple):
 
 
 def prompts_of(requests: Requests) -> Prompts:
-    """Return when the prompts of answered requests were computed, as far as the records tell."""
+    """Return when the prompts of answered requests were computed, as far as this was recorded."""
     rows = np.flatnonzero(np.isfinite(requests.first_token_s) & (requests.extend_tokens > 0))
     first_s, tokens = requests.first_token_s[rows], requests.extend_tokens[rows].astype(np.float64)
     admitted_s = requests.admitted_s[rows]

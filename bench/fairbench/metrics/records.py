@@ -165,9 +165,8 @@ class Service(Table):
     """A service log: one row for each client in each period in which the batch does not change.
 
     A stretch consists of ``steps`` iterations of one worker with an unchanged batch. Each step
-    lasts ``step_growth_s`` seconds longer than the step before, because contexts grow. The log
-    represents a prefill iteration by a stretch of one step. Rows of one worker overlap in time only
-    if they have the same batch.
+    lasts ``step_growth_s`` seconds longer than the step before, because contexts grow. A prefill
+    iteration has ``steps`` 1. Rows of one worker overlap in time only if they have the same batch.
 
     - ``input_tokens`` and ``extend_charged_tokens`` count as service from ``start_s`` on, when the
       requests are admitted.
@@ -209,7 +208,7 @@ class Service(Table):
 
 
 class Padding(NamedTuple):
-    """The useless part (padding) of each request of a client.
+    """The padding (useless tokens) of each request of a client.
 
     Each input has ``input_tokens`` tokens that the client does not need, and only one of every
     ``output_multiple`` output tokens is needed.

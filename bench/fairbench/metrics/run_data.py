@@ -258,7 +258,7 @@ class RunData:
 
     @cached_property
     def all_active_service(self) -> Floats:
-        """Each client's service while all clients were active; empty if they never were."""
+        """Each client's service while all clients were active; empty if there is no such period."""
         if self.all_active is None:
             return np.empty(0)
         booked = booked_in(self.log, self.all_active, self.clients)

@@ -1,9 +1,10 @@
 """The GPU time of clients, and their service over time with the precision of a decode step.
 
 A token is "booked" at the time at which it begins to count as service. Tokens charged at admission
-are booked at the start of an iteration, and computed input tokens at the iteration's end. An output
-token is booked at the end of its decode step. A stretch is a period in which the batch does not
-change.
+count as service from the start of an iteration on, and computed input tokens from the iteration's
+end on. An output token counts as service from the end of its decode step on. A stretch is a period
+in which the batch does not change. A log has a row for each client in a stretch, but a stretch's
+step times are computed only once.
 """
 
 from __future__ import annotations
@@ -390,8 +391,8 @@ def service_of(requests: Requests, last_token_s: Floats) -> Service:
     would take gigabytes of memory. The rows are sorted by start time and worker.
 
     Unlike in the service log of a simulation, rows of one worker overlap in time. In all rows,
-    ``context_tokens`` is 0 and ``batch_size`` is 1. At any time, a client's service is wrong by at
-    most the tokens of one step of each of its requests in progress.
+    ``context_tokens`` is 0 and ``batch_size`` is 1. The error of a client's service is at most the
+    tokens of one step of each of its requests in progress.
 
     ``last_token_s`` has the time of each request's last received token in seconds; NaN for requests
     that received no token.

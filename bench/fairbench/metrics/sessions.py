@@ -72,7 +72,7 @@ class RecordedSessions:
 
     @cached_property
     def busy_s(self) -> Floats:
-        """The seconds in which each session had a call in progress, shape (n_sessions,)."""
+        """The time (s) for which each session had a call in progress, shape (n_sessions,)."""
         return _union_s(self.calls, self.calls.end_s, len(self._programs))
 
     @cached_property
@@ -204,7 +204,7 @@ class RecordedSessions:
 
 
 def _calls_of(requests: Requests, programs: Programs, horizon_s: float) -> Calls:
-    """Return the calls of the programs in the table, with unknown admission times estimated."""
+    """Return the calls of ``programs``, with estimates of unknown admission times."""
     order = np.argsort(programs.program_id, kind="stable")
     ids = programs.program_id[order]
     place = np.minimum(np.searchsorted(ids, requests.program_id), max(0, len(ids) - 1))

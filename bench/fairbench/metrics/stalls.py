@@ -112,7 +112,7 @@ class Gaps:
         self._time_s += np.bincount(cells, time_s, 2 * clients).reshape(2, clients)
 
     def pace_ratios(self) -> list[float]:
-        """Return each client's token rate while others' prompts run, divided by its usual rate."""
+        """Divide each client's token rate during other clients' prefills by its usual rate."""
         pairs = zip(self._tokens.T.tolist(), self._time_s.T.tolist(), strict=True)
         return [
             ratio(ratio(tokens[1], time_s[1]), ratio(tokens[0], time_s[0]))
@@ -313,8 +313,8 @@ def growth(times_s: Floats, sums: Floats, begin_s: Floats, end_s: Floats) -> Flo
 def _add_gaps(gaps: Gaps, requests: Requests, steps: Steps, rows: Rows) -> None:
     """Add the gaps between tokens that one worker generated in a part of the log.
 
-    The gap before a request's second token is the time since its first token. The gap before each
-    further token is the time since the worker's last decode step.
+    The gap before a request's second token is the time since its first token. The gap before the
+    third or a later token is the time since the worker's last decode step.
     """
     made = _first_tokens(requests, steps, rows)
     here = made >= 0

@@ -123,9 +123,9 @@ class Backlog(NamedTuple):
     def of_requests(cls, requests: Requests, facts: Facts) -> Backlog:
         """Return the intervals in which each client had a request waiting at every worker.
 
-        The proof of [DLPM] Theorem 5.1 assumes a backlog at every worker. A request that waits in a
-        gateway waits at every worker. Workers that compute no prompts have no queue, and are
-        ignored.
+        The proof of [DLPM] Theorem 5.1 assumes a backlog at every worker. A request in a gateway's
+        queue counts as waiting at every worker. Workers that compute no prompts have no queue, and
+        are ignored.
         """
         table = waits(requests, facts.horizon_s)
         everywhere = table.worker == EVERYWHERE

@@ -315,7 +315,7 @@ def no_column(
 
 
 def no_client(values: Mapping[str, list[Any]], taken: Iterable[str]) -> str:
-    """Return the remark for the user that no column was recognised as the client."""
+    """Return a remark to the user that no column names the client."""
     near = nearest("client", values, taken) or "COLUMN"
     return f"no column for client (has {first_columns(values)}): name it with --clients-from {near}"
 

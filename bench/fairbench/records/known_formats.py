@@ -1,4 +1,4 @@
-"""The known formats of request records, in the order in which files are compared with them.
+"""Known formats of request records, in the order in which fairbench tries them on a file.
 
 This module also defines the formats in which each record is a request, and the formats in which a
 run has one list for each field.

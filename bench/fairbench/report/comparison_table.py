@@ -76,7 +76,7 @@ def comparison_text(
 
 
 def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> RenderableType:
-    """Build the table of a comparison, with confidence intervals below means of several seeds."""
+    """Build a comparison's table; with several seeds, confidence intervals stand below means."""
     # The sharing incentive is computed only for simulated runs.
     sharing = any(cell.combined["simulated"] for cell in cells)
     columns = comparison_columns(cells)

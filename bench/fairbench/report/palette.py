@@ -1,6 +1,7 @@
 """Colours, marks and dashes of schedulers in all figures and pages.
 
-Colours are distinct for colour-blind readers (after Okabe and Ito), as are marks in grey print.
+Colours are distinct for colour-blind readers (after Okabe and Ito). Marks are distinct in grey
+print.
 """
 
 from __future__ import annotations

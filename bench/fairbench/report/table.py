@@ -26,7 +26,7 @@ def printed(renderable: RenderableType, *, colour: bool, width: int) -> str:
 
 
 def plain_table(*headings: str, gap: int = 2) -> Table:
-    """Return a table without rows and borders.
+    """Return an empty table without borders.
 
     The first column is left-aligned, and further columns are right-aligned. ``gap`` is the number
     of spaces between columns. Without ``headings``, the table has no columns.

@@ -65,8 +65,8 @@ class ClientMemory(Protocol):
 class MemoryShare:
     """The rules by which a worker admits waiting requests under fair shares of KV memory.
 
-    The host calls ``begin`` before each admission pass, and passes the returned view to the local
-    scheduler unless the view has no client.
+    The host calls ``begin`` before each admission pass. The returned view is passed to the local
+    scheduler unless the view has no clients.
 
     Args:
         share: Function that returns the memory share of a client in tokens.

@@ -35,7 +35,7 @@ PartParams: TypeAlias = Named[type]
 
 
 def params_of(names: Iterable[str], part: Callable[[str], Any]) -> PartParams:
-    """Map names to ``Params``; ``part`` returns the class of a scheduler, router or engine."""
+    """Map each name to the ``Params`` of the class that ``part`` returns for the name."""
 
     def params(name: str) -> type:
         found: type = part(name).Params
@@ -91,7 +91,7 @@ def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) 
 
 
 def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> None:
-    """Raise UsageError unless every key of ``values`` is a parameter of the part ``owner``.
+    """Raise UsageError unless every key of ``values`` is a parameter of ``owner``.
 
     Stored experiments may contain the parameters in ``constants``, but only with their fixed
     values.

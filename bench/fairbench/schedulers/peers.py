@@ -36,7 +36,7 @@ class Terms(NamedTuple):
 class RoutersParams:
     """The parameters of several routers in front of the same workers.
 
-    The flags are ``--routers N`` and ``--set routers.NAME=VALUE``.
+    The flags ``--routers N`` and ``--set routers.NAME=VALUE`` set the parameters.
 
     ``form`` selects how routers share charges. ``independent`` and ``sticky`` routers exchange no
     charges. With ``sticky``, all requests of a client go to the same router, which a hash of the
@@ -48,10 +48,10 @@ class RoutersParams:
     ``delay_s`` is the delay of a message between routers, in seconds. ``lost`` and ``repeated`` are
     the fractions of messages that are lost or sent again ``every_s`` / 2 seconds later.
 
-    A client's lead in service over a client that waits at another router is limited. The largest
-    allowed lead, in tokens divided by weight, is ``ahead_tok_s`` x workers x seconds since the last
-    message that reported the waiting client. A good value of ``ahead_tok_s`` is about a worker's
-    service rate in tokens per second; with a lower value, the fleet idles between messages.
+    A client's lead in service over a client that waits at another router is limited to
+    ``ahead_tok_s`` x workers x seconds since the last message about the waiting client. Leads in
+    service are in tokens divided by weight. A good value of ``ahead_tok_s`` is about a worker's
+    service rate in tokens per second; with a lower value, workers idle between messages.
 
     A router that is silent for ``forget_s`` seconds no longer delays clients at other routers. By
     default, ``forget_s`` is 6 x (``every_s`` + ``delay_s``), but at least 1 s.

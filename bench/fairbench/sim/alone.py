@@ -42,8 +42,9 @@ def simulate_alone(
       routers in ``ROUTERS``. A percentile is None if its rank falls on a refused request.
     - ``censored`` names the percentiles that are only lower bounds.
 
-    The scheduler in ``spec`` has no effect on the result. Latencies are measured in the same time
-    window as in the shared run. If ``interrupted`` returns true, rows of some clients are missing.
+    The scheduler in ``spec`` has no effect on the result. Latencies are measured in the time window
+    of the run that all clients share. If ``interrupted`` returns true, the result lacks the clients
+    not yet simulated.
     """
     plans = spec.client_plans()
     source = spec.source()

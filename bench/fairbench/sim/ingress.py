@@ -190,8 +190,8 @@ class SumLedger:
 class Unheard:
     """The largest sum of charges to a client, in tokens, that a router has not yet received.
 
-    Charges that a router does not know only grow (except for refunds) until it receives a message,
-    so they are measured just before each message.
+    A router's unknown charges grow (except for refunds) until the router receives a message, so
+    they are measured just before each message.
     """
 
     def __init__(self, peers: Many[Peer]) -> None:

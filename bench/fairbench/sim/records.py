@@ -307,7 +307,7 @@ def _service(log: IntegerTable) -> ServiceRows:
 
 
 def _arrays(log: IntegerTable, order: Ints | None) -> dict[str, Any]:
-    """Return the columns of a log, and release the log.
+    """Return the columns of a log, and free the log's memory.
 
     Times in picoseconds are converted to seconds. ``order`` is the new order of the rows, or None
     to keep the log's order.

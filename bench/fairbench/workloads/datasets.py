@@ -90,7 +90,7 @@ def schemas_for(kind: str) -> list[Schema]:
 
 
 def fields_of(kind: str) -> list[str]:
-    """Return the fields that the layouts of a program kind read."""
+    """Return the data set fields that the layouts of a program kind read."""
     optional = (INPUT, *OUTPUTS) if kind == Single.kind else ()
     marks = (mark for schema in schemas_for(kind) for mark in schema.marks)
     return list(dict.fromkeys((*marks, *optional)))
@@ -114,7 +114,7 @@ def renamed(record: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, An
 def merged(texts: Iterable[Texts]) -> list[Texts]:
     """Merge entries with equal texts into one entry with all their (question, answer) pairs.
 
-    In LooGLE, for example, each question has a record of its own, which repeats the document.
+    In LooGLE, for example, the record of each question repeats the whole document.
     """
     first: dict[str, Texts] = {}
     exchanges: dict[str, list[tuple[str, str]]] = {}

@@ -89,7 +89,7 @@ def plugin_of(
 class OwnCode(ABC):
     """An engine's own code in a simulated run; the owner must call ``close`` after the run.
 
-    ``run`` names the engine's Python and the scheduling policy.
+    ``run`` gives the engine's Python interpreter and scheduling policy.
     """
 
     engine: ClassVar[str]

@@ -260,7 +260,7 @@ class SGLangHome(EngineHome):
         return PromptPart(tracked.request, cached, new, complete, load_s)
 
     def loaded(self, reqs: Iterable[Req]) -> int:
-        """Return how many tokens of the requests ``reqs`` the next step loads from host memory."""
+        """Return the number of tokens that the next step loads from host memory for ``reqs``."""
         return sum(self._tracked[req].loaded for req in reqs if req in self._tracked)
 
     def produced(self, reqs: list[Req]) -> None:

@@ -143,7 +143,7 @@ def load_line(answer: Row) -> str:
 def _choices(answer: Row) -> Table:
     """Return the table of compared schedulers and GPUs.
 
-    The row below a choice has a replica fewer or a user more, and misses a target.
+    Below each chosen size, a row shows that one replica fewer, or one user more, misses a target.
     """
     rows, size = answer["choices"], size_of(answer)
     priced = any(row["cost"] is not None for row in rows)
@@ -195,7 +195,7 @@ def _cell(target: Row) -> Text:
 
 
 def margin_text(margin: float) -> str:
-    """Return a margin to a limit in percent; for values above twice the limit, as a multiple."""
+    """Return a margin to a limit in percent, or a value above twice the limit as its multiple."""
     return f"{margin:+.0%}" if margin >= -1 else f"{1 - margin:.3g}x the limit"
 
 

@@ -35,12 +35,12 @@ class ExFairS(FlowPolicy):
     The rules follow dadiaokua/ExFairS @9823370b (util/MathUtil.py, util/BaseUtil.py,
     config/Config.py). A round lasts 60 s. At the end of a round, each client with an answer gets
     the score 0.3 x (service / service of all clients) + 0.7 x (late answers / answers). The service
-    of an answer is input + 2 x output, and an answer after more than 5 s is late. Let d be the
-    highest score minus the lowest. The client with the highest score lowers its priority number by
-    int(10 x min(d, 0.5)), and the client with the lowest score raises its number by the same
-    amount. The clients with the second highest and second lowest scores follow in the same way, and
-    so do further pairs while their scores differ by more than 0.1. All priority numbers start at 0
-    and are kept between rounds.
+    of an answer is input + 2 x output, and an answer after more than 5 s is late. If the highest
+    score exceeds the lowest score by d, the client with the highest score lowers its priority
+    number by int(10 x min(d, 0.5)), and the client with the lowest score raises its number by as
+    much. The numbers of the clients with the second highest and second lowest scores change
+    likewise, and so do further pairs whose scores differ by more than 0.1. All priority numbers
+    start at 0 and are kept between rounds.
 
     A new request with a negative priority number p overtakes n x p / p_min queued requests (rounded
     down, at most 100). The number n counts queued requests with priority numbers above p, and p_min

@@ -16,10 +16,10 @@ class ProgramAware(FlowPolicy):
     """A policy that favours clients with little attained service and a long wait.
 
     The rules are llm-d's program-aware-fairness with the ``las`` strategy (llm-d-router @06aa34b).
-    A program has a fairness id in llm-d, and is a client in fairbench. Attained service is the
-    input + 2 x output tokens of finished answers, and halves every ``half_life_s`` seconds. Service
-    and waiting time are each scaled to the range from 0 to 1 over the waiting clients. The client
-    with the least service goes first, unless its request is by far the youngest. With the default
+    llm-d's programs (fairness ids) correspond to fairbench's clients. Attained service is the input
+    + 2 x output tokens of finished answers, and halves every ``half_life_s`` seconds. Service and
+    waiting time are each scaled to the range from 0 to 1 over the waiting clients. The client with
+    the least service goes first, unless its request is by far the youngest. With the default
     weights, the client with the most service never goes before a client without service, even after
     the longest wait. A stream of new clients can starve a client that has already received service.
     """

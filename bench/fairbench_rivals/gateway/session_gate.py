@@ -53,10 +53,10 @@ class SessionGate(FlowPolicy, Generic[S]):
     """A policy that queues the turns of a session until a rule allows the session to continue.
 
     The gate calls ``tick`` every ``tick_s`` seconds, and ``review`` after each arrival, after each
-    end of a request, and at the time ``review_s``. The host does not call a gate whose queue is
-    empty, so the gate makes up for missed calls of ``tick`` at the next event. Without a configured
-    saturation detector, the turns of a session that may continue are sent at once. A request
-    without a session counts as a session with a single turn.
+    end of a request, and at the time ``review_s``. A gate whose queue is empty is not called, so it
+    makes up for missed calls of ``tick`` at the next event. Without a configured saturation
+    detector, the turns of a session that may continue are sent at once. A request without a session
+    counts as a session with a single turn.
     """
 
     work_conserving = False
@@ -110,8 +110,8 @@ class SessionGate(FlowPolicy, Generic[S]):
     def rank(self, request: Request, waited: bool, now_s: float) -> float:
         """Return the rank of a turn that may be sent; the lowest rank goes first.
 
-        ``waited`` is True if the turn had to wait at the gate. The rank of a turn has an effect
-        only with a saturation detector.
+        ``waited`` is True if the turn had to wait at the gate. Ranks have an effect only if a
+        saturation detector is configured.
         """
         return request.arrival_s
 

@@ -12,11 +12,11 @@ from fairbench.schedulers.params import NoParams
 class PrefillTimeShare(FCFS):
     """An FCFS scheduler that gives prompts 40% of a worker's time while requests decode.
 
-    Prefill and decoding each have a virtual clock. A prefill step advances the prefill clock by the
-    step's measured duration divided by prefill's share; decode steps advance the decoding clock. If
-    the prefill clock is behind the decoding clock, prefill runs next; otherwise, decoding runs
-    next. The virtual clocks of prefill and decoding are kept within one step of each other. While
-    only prefill or only decoding has work, the clocks of prefill and decoding are reset.
+    Prefill and decoding each have a virtual clock. A step of either phase advances the phase's
+    clock by the step's measured duration divided by the phase's share of time. If the prefill clock
+    is behind the decoding clock, prefill runs next; otherwise, decoding runs next. The virtual
+    clocks of prefill and decoding are kept within one step of each other. While only prefill or
+    only decoding has work, the clocks of prefill and decoding are reset.
     """
 
     name = "prefill-share"

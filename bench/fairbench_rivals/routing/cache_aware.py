@@ -33,7 +33,7 @@ class CacheAware(CountingRouter):
       sgl-model-gateway/src/policies/cache_aware.rs, released as sglang-router 0.3.2; also in
       vllm-router 0.1.17) works like ``smg``, but ties go to the first worker.
 
-    Under all three ``rules``, the router remembers sent prompts and assumes that evicted prompts
+    For every value of ``rules``, the router remembers sent prompts and assumes that evicted prompts
     are still cached. The router does not distinguish clients. The routers of SGLang and smg measure
     prompts in characters instead of tokens.
 

@@ -23,10 +23,10 @@ class VtcBasic(CountingRouter):
     worker. The difference in service between two clients has no upper bound. The score in AIBrix's
     README differs from the score in its code.
 
-    fairbench keeps two known defects of AIBrix's router. Outputs are assumed to be 1.5 times the
-    input, and are never corrected (unless ``true_outputs`` is set). A user's tokens older than 5
-    minutes are dropped only at the user's next request (unless ``drop_all`` is set). If only one
-    user is active, the user's first 90 requests go only to workers 0 and 1.
+    fairbench keeps two known defects of AIBrix's router. An output is assumed to be 1.5 times as
+    long as its input, and the real length is ignored (unless ``true_outputs`` is set). A user's
+    tokens older than 5 minutes are dropped only at the user's next request (unless ``drop_all`` is
+    set). If only one user is active, the user's first 90 requests go only to workers 0 and 1.
     """
 
     name = "vtc-basic"

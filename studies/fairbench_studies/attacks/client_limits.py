@@ -138,7 +138,7 @@ def costs(name: str, seed: int) -> dict[str, float | None]:
 
 
 def simulate(names: Sequence[str]) -> list[dict[str, str]]:
-    """Return all table rows, of which only the rows in ``names`` are simulated again."""
+    """Return all table rows; simulate only the rows in ``names`` again."""
     known = {row["scheduler"]: row for row in read_rows(TABLE)}
     rows = []
     for name in ROWS:

@@ -20,7 +20,7 @@ PART = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """A known attack that a search should find: its name, scheduler, and defining choice."""
+    """A known attack that a search should find: its name, its scheduler, and its key parameter."""
 
     attack: str
     scheduler: str

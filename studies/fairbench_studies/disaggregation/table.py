@@ -5,7 +5,7 @@
 
 The script appends a row to results/disaggregation.csv as soon as a run has ended. After all runs,
 the script writes results/tables/disaggregation.csv and plots/disaggregation.svg. The table shows a
-configuration only if it was run with the same seeds as the colocated replicas.
+configuration only if it has runs with the same seeds as colocated replicas.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def measured(
 
 Configuration = tuple[str, str, str]
 Found = Mapping[Configuration, Sequence[Row]]
-"""The runs by workload, scheduler and form of the cluster, in the order of the seeds."""
+"""The runs in the order of their seeds, by workload, scheduler and kind of cluster."""
 
 
 def complete(rows: Sequence[Row]) -> Found:

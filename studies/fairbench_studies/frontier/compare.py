@@ -118,7 +118,7 @@ def _estimate(outcomes: Outcomes, ours: Configuration, rival: Configuration, nam
 def seed_gains(
     name: str, ours: Mapping[int, Measured], rival: Mapping[int, Measured]
 ) -> Sequence[float]:
-    """Return fair-finish's logarithmic gain over a rival in a measure, for each seed."""
+    """Return, for each seed, the logarithm of fair-finish's gain over a rival in a measure."""
     return [gain(name, getattr(ours[seed], name), getattr(rival[seed], name)) for seed in ours]
 
 

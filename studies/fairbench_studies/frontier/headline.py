@@ -19,9 +19,10 @@ class Claimed(NamedTuple):
 
     The claim says that fair-finish's throughput is at most ``margin`` lower than the rival's, and
     that fair-finish has a lower P99 than the rival. ``service``, ``output`` and ``makespan`` are
-    factors by which fair-finish is better than the rival. ``p_service`` is a p-value (Holm) for the
-    hypothesis that fair-finish's service is lower than the rival's by ``margin`` or more. ``p99_s``
-    holds the P99 latencies (s) of fair-finish and the rival, NaN if too few are known.
+    factors by which fair-finish is better than the rival. ``p_service`` is the Holm-corrected
+    p-value of the hypothesis that fair-finish's service is lower than the rival's by ``margin`` or
+    more. ``p99_s`` holds the P99 latencies (s) of fair-finish and the rival, or NaN if too few
+    latencies are known.
     """
 
     cell: Cell

@@ -34,9 +34,9 @@ class Paper:
 
     ``experiments`` returns the experiments whose data files exist. ``read`` takes a folder and the
     number of seeds, and returns results. ``plot`` draws results and returns the written files.
-    ``basis`` describes the hardware and the seeds of results. A claim's ``judge`` function takes
-    results, and raises KeyError if a run is missing. ``keep`` converts results into rows of the
-    judged values for each seed, and ``recall`` restores results from these rows.
+    ``basis`` returns a text about the hardware and seeds of results. A claim's ``judge`` function
+    takes results, and raises KeyError if a run is missing. ``keep`` converts results into rows of
+    the judged values for each seed, and ``recall`` restores results from these rows.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Paper:
     recall: Callable[[Sequence[Row]], Any]
 
     def judge(self, results: Any) -> list[Judged]:
-        """Judge each claim of the paper. A claim whose runs are missing has no parts."""
+        """Judge the paper's claims; a claim without stored runs gets no verdict."""
         return [Judged(claim, _parts(claim, results)) for claim in self.claims]
 
     def page(self, judged: Sequence[Judged], results: Any) -> str:

@@ -1,4 +1,4 @@
-"""Functions that save a study's figure, and the numbers behind the figure as CSV."""
+"""Functions that save a study's figure, and the figure's numbers as CSV."""
 
 from __future__ import annotations
 

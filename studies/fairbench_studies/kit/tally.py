@@ -1,4 +1,4 @@
-"""The number of configurations in which a claim holds by a given measure."""
+"""Counts of the configurations in which a claim holds."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def plot_rows(
 def line_with_band(
     axes: Axes, ends: Mapping[float, tuple[float, float, float]], **look: Any
 ) -> None:
-    """Draw a line through means, with a band for their intervals.
+    """Draw a line through means, with a band for the means' confidence intervals.
 
     ``ends`` maps each x to a mean and to the ends of the confidence interval of the mean. The mean
     and the two ends may be in any order, because the line follows the median of the three values.

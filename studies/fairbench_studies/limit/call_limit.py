@@ -28,10 +28,10 @@ def least_makespan_by_calls(
 ) -> float:
     """Return the time (s) before which no scheduler could have finished the run's requests.
 
-    Suppose that a set of calls cannot begin before a time ``a``, needs all replicas for a time
-    ``w``, and is followed by at least ``q`` seconds of its programs. The run then lasts at least
-    ``a + w + q`` seconds. The result is the largest lower bound over sets of calls, or the longest
-    time that a program takes alone in the cluster, whichever is larger.
+    A run lasts at least ``a + w + q`` seconds if some calls cannot begin before time ``a``, occupy
+    all replicas for ``w``, and precede at least ``q`` seconds of their programs. The function
+    returns the largest ``a + w + q`` of any calls, or the longest time of a program alone in the
+    cluster, if this time is longer.
 
     ``facts.prices`` must not be None. ``requests`` must state each request's compulsory tokens
     (tokens that no cache saves).

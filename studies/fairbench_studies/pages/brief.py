@@ -79,7 +79,7 @@ def _across(shown: Callable[[Row, str], str]) -> str:
 
 
 def sharing_brief() -> str:
-    """Return a table of service if all clients share prefixes or one does not, by charging rule."""
+    """Return a table of service by charging rule, if all clients or all but one share prefixes."""
     header, *body = read_cells(TABLES / "sharing.csv")
     kept = [at for at, name in enumerate(header) if name != "Jain"]
     titles = (

@@ -14,11 +14,12 @@ from fairbench.schedulers.prefix_tree import truncate
 
 
 class Oracle(Router):
-    """A router that sends all prompts of a prefix group to one GPU.
+    """A router that sends all prompts with a common prefix to one GPU.
 
     The oracle of [Preble] §H knows all requests of a workload in advance. The paper's authors
     choose a layer of the prefix tree by hand, and split the layer evenly among the GPUs. As in the
-    authors' code, each new group goes to the next GPU in turn, whatever the GPUs' loads and caches.
+    authors' code, each new prefix goes to the next GPU in turn, whatever the GPUs' loads and
+    caches.
     """
 
     name = "oracle"

@@ -62,7 +62,7 @@ class Drift(NamedTuple):
 
 
 def scaling() -> Iterator[list[str]]:
-    """Yield a table row per number of workers, number of routers, and way of sharing charges."""
+    """Yield a table row for each number of workers and routers and each way of sharing charges."""
     for workload, dp, numbers in FLEETS:
         for number, form in [(1, ""), *((n, form) for n in numbers for form in FORMS)]:
             flags = SCALE | {"workload": workload, "dp": dp, "routers": number}

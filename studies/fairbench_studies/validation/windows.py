@@ -107,7 +107,7 @@ class TTFT:
 
 
 def windows(simulated: Trace, measured: Trace, weights: ServiceWeights) -> tuple[Window, ...]:
-    """Compare simulated with measured service from first to last arrival, and in time slices."""
+    """Compare simulated with measured service, from first to last arrival and per time slice."""
     spans = spans_of(measured)
     return tuple(
         _window(simulated, measured, weights, span, cut=number > 0)

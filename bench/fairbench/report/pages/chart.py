@@ -417,7 +417,7 @@ LEAST = 0.06  # The lowest value in a heat map has this opacity.
 
 
 class HeatRow(NamedTuple):
-    """A row of a heat map: the CSS colour of its cells, and a value per bin; NaN draws no cell."""
+    """A row of a heat map: its CSS colour, and a value per bin; bins with NaN have no cell."""
 
     label: str
     values: Floats
@@ -570,7 +570,7 @@ STEPS_S = (
 
 
 class TimeAxis(NamedTuple):
-    """The label and the ticks of a time axis; without ticks, the axis shows round seconds."""
+    """The label and ticks of a time axis; by default, ticks are at round numbers of seconds."""
 
     label: str
     ticks: Ticks = ()

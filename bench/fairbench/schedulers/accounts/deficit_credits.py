@@ -103,7 +103,7 @@ class Credits(Account):
             self.shared.grant(node, credit / self.quantum_of(node))
 
     def end_request(self, client: str) -> None:
-        """Count a finished request; an idle client may leave the client list."""
+        """Record the end of a request; a client that becomes idle may leave the client list."""
         for node in self.nodes(client):
             self.requests[node] -= 1
             if not self.requests[node]:

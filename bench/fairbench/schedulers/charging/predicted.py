@@ -100,8 +100,8 @@ class PredictedCharging(TokenCharging):
     ``predict`` returns the expected output tokens of a request, given the moving average of its
     client's last outputs (0 before the first output). ``cost`` is a function of input and output
     tokens; if ``cost`` is None, ``prices`` apply. With ``charges_at_finish``, each step in which a
-    request ends has an additional charge, as in [VTC-artifact]: one output token for each running
-    request that is longer than predicted.
+    request ends charges one more output token for each running request that is longer than
+    predicted, as in [VTC-artifact].
     """
 
     # ``refunds`` is false, because ``PredictedCharging`` itself charges outputs in advance.

@@ -33,10 +33,10 @@ class SharedCharges:
     """The division of computed prompt tokens among the clients that share a prefix.
 
     Under the rule ``split``, all clients that use a prefix pay equal parts: the n-th client pays
-    1/n, and earlier clients get a refund. If an evicted prefix is computed again, its clients are
-    counted from 1 again. Under the rule ``owner``, the client that first sent the prefix pays for
-    each computation. Under the rule ``each``, every client pays for the whole prefix, cached or
-    not. Under the rules ``split`` and ``owner``, the total charge always equals the number of
+    1/n, and earlier clients get a refund. If an evicted prefix is computed again, clients that used
+    it before the eviction no longer count. Under the rule ``owner``, the client that first sent the
+    prefix pays for each computation. Under the rule ``each``, every client pays for the whole
+    prefix, cached or not. Under ``split`` and ``owner``, the charged tokens always equal the
     computed tokens.
     """
 

@@ -53,7 +53,7 @@ class RequestTotals:
     def due_before(self, request: Request) -> int:
         """Return how many requests have deadlines no later than the deadline of ``request``.
 
-        If ``request`` has no deadline, the result is the number of requests with deadlines.
+        For a request without a deadline, return the number of all requests with deadlines.
         """
         due_s = request.next_deadline_s
         return int(self._dues_s.bisect_right(inf if due_s is None else due_s))

@@ -252,7 +252,7 @@ class ClientLimits:
         return mine + more <= weight * most
 
     def _weights(self, *newcomers: str) -> float:
-        """Return the total weight of the reserve, ``newcomers`` and all owners with requests."""
+        """Return the weights of ``newcomers`` and all owners with requests, plus the reserve."""
         present = {*self._under_way, *self._lines, *newcomers}
         # ``fsum`` returns the same sum for any order of the weights.
         return fsum(map(self._setup.weight, present)) + self._reserve

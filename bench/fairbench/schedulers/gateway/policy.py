@@ -23,9 +23,9 @@ class FlowPolicy(LocalScheduler):
     A band is all requests of one priority, and a flow is one client's requests in a band. After the
     policy has chosen a flow, an ``Order`` chooses a request of this flow. Each band has its own
     policy object. Any ``LocalScheduler`` can order the requests of a band; a ``FlowPolicy`` is also
-    told when requests end. A policy with ``orders_bands`` orders the requests of all bands. The
-    mapping ``priorities`` sets the priority of all requests of a client. A policy with
-    ``needs_sessions`` uses the sessions of requests. ``detector`` names the policy's default
+    told when requests end. If ``orders_bands`` is True, a single policy orders the requests of all
+    priorities. The mapping ``priorities`` sets the priority of all requests of a client. A policy
+    with ``needs_sessions`` uses the sessions of requests. ``detector`` names the policy's default
     saturation detector.
 
     The methods ``place`` and ``given_up`` are optional. ``place(request, now_s)`` returns the

@@ -27,8 +27,8 @@ class DLPM(FairScheduler):
     """Longest cached prefix first, among the requests of clients with positive credit.
 
     ``select`` implements lines 16 to 22 of Algorithm 1, ``Turns`` implements CHECKREFILL (lines 3
-    to 8), and ``Prices`` has the charges (lines 23 and 26). Clients get a quantum when no waiting
-    client has positive credit. Algorithm 1 of [DLPM], as printed, loops forever in two cases. In
+    to 8), and ``Prices`` defines the charges (lines 23 and 26). Clients get a quantum when no
+    waiting client has positive credit. Algorithm 1, as printed, loops forever in two cases. In
     fairbench, ``select`` ends if a pass over the whole queue admits no request (Alg. 1 line 17). If
     one refill would leave all clients in debt (line 7), several quanta are granted in a single
     step.

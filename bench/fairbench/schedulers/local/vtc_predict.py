@@ -32,7 +32,7 @@ class PredictiveVTC(VTC):
 
     @dataclass(frozen=True)
     class Params(VTC.Params):
-        """The parameters of VTC, plus a ``predictor`` with a relative ``error``, and a ``cost``."""
+        """VTC's parameters, an output ``predictor`` with an ``error``, and a ``cost`` formula."""
 
         constants: ClassVar[tuple[str, ...]] = ("form", "input_weight", "output_weight", "preempt")
 

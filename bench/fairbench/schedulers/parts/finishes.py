@@ -103,8 +103,8 @@ class WorkerBacklog:
 
         A new request is assumed to end when its client has received its backlog of work plus
         ``work``. Until the new request ends, other clients receive service in proportion to their
-        weights, at most their backlogs. A call of ``finish_of_more`` takes O(log clients) time, and
-        the first call after a change of a backlog takes O(clients log clients) time.
+        weights, but no more than their backlogs. A call of ``finish_of_more`` takes O(log clients)
+        time, and the first call after a change of a backlog takes O(clients log clients) time.
         """
         return self.until(client, self.work(client) + work)
 
@@ -194,9 +194,9 @@ class FinishBounds:
     """Lower bounds of ``WorkerBacklog.finish_of_more`` for all workers at once.
 
     For each worker and each ratio in ``LEVELS``, the class stores the sum of min(backlog, ratio x
-    weight) over all clients. The sum is the total service if each client receives at most ratio x
-    weight. The sum is concave in the ratio, so linear interpolation gives a lower bound of the sum.
-    The stored sums are integers (rounded down), so rounding errors do not accumulate over updates.
+    weight) over all clients, which is the total service if each client receives at most ratio x
+    weight. Each worker's sum is concave in the ratio, so linear interpolation gives a lower bound.
+    The stored sums are whole numbers, rounded down, so repeated updates cause no rounding errors.
     ``set_work`` takes O(levels) time, and ``lower_bounds`` takes O(workers) time. The stored sums
     take O(workers x levels) memory.
     """

@@ -126,7 +126,7 @@ LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # limits on the prompt tokens in a step
 
 
 def chunk_budget(slack: Slack, running: RunningView, now_s: float) -> int:
-    """Return the largest number of tokens in a step with which decoding requests meet deadlines.
+    """Return the largest step (tokens) in which decoding requests still meet their deadlines.
 
     A decoding request that must produce n tokens in t seconds limits a step to t / n seconds.
     [Sarathi] limits a step to the target time between tokens. Requests that will be late in any

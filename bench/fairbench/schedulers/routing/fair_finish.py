@@ -27,15 +27,16 @@ NOBODY = Holders(0, 0)
 class FairFinish(PrefixRouter):
     """A router that compares the estimated ends of a request at all workers.
 
-    The estimate for a worker (``WorkerBacklog.finish_of_more``) is the sum of the request's work,
-    its client's backlog at the worker, and the work of other clients that fair sharing serves
-    first. Among the workers with the longest cached prefix, the router chooses the worker at which
-    the request would end first. A worker with a shorter cached prefix is chosen only if the request
-    would end earlier there by more than ``slack`` times the prefill time of the longest cached
-    prefix. Ties rotate. A request's work (``RequestWork``) includes its expected output, which is
-    the mean output of its client's finished requests. No bound on service gaps is proved for the
-    whole cluster, but the bounds of the workers' local schedulers hold at each worker. With many
-    workers, ``Finishes`` examines only a few of them.
+    A request's estimated end at a worker (``WorkerBacklog.finish_of_more``) is the sum of the
+    request's work, its client's backlog at the worker, and the work of other clients that fair
+    sharing serves first. Among the workers with the longest cached prefix, the router chooses the
+    worker at which the request would end first. A worker with a shorter cached prefix is chosen
+    only if the request would end earlier there by more than ``slack`` times the prefill time of the
+    longest cached prefix. Long cached prefixes therefore attract requests more than short ones.
+    Ties rotate. A request's work (``RequestWork``) includes its expected output, which is the mean
+    output of its client's finished requests. No bound on service gaps is proved for the whole
+    cluster, but the bounds of the workers' local schedulers hold at each worker. In a large fleet,
+    only a few workers are examined (``Finishes``).
     """
 
     name = "fair-finish"

@@ -50,7 +50,7 @@ class Job(ABC):
 
 
 class Program(Job):
-    """A program: one job of a client, of a kind that workload files can name.
+    """A program: one job of a client, whose kind a workload file can name.
 
     To define a kind, write a subclass and add the subclass to ``KINDS``. The subclass needs
     ``kind``, ``build``, ``run`` and a frozen dataclass ``Params``. The fields of ``Params`` are the

@@ -6,10 +6,10 @@ the requests per second, and the gaps' coefficient of variation and distribution
 files are converted from data/ of alibaba/ServeGen (f891d11). Clients without length tables are left
 out.
 
-A replay draws as many requests for a window as were measured in this window. The gaps between
-requests, and to the ends of the window, are drawn from the window's distribution and scaled to fill
-the window. The requests of a window form a renewal process with a given number of requests. Gamma
-gaps with a coefficient of variation of 1 give a Poisson process.
+A replay draws as many requests for a window as were measured in this window. The gaps between a
+window's requests, before the first request and after the last request are drawn from the window's
+distribution and scaled to fill the window. The requests of a window form a renewal process with a
+given number of requests. Gamma gaps with a coefficient of variation of 1 give a Poisson process.
 """
 
 from __future__ import annotations

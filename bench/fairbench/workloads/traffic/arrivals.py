@@ -65,8 +65,8 @@ class TrafficLoad(NamedTuple):
 class TrafficKind(Protocol):
     """A kind of arrival process, with a frozen dataclass ``Params`` for the kind's parameters.
 
-    The methods raise UsageError for a load that the arrival process does not support. Recorded
-    arrival times, for example, do not support a given rate.
+    The methods raise UsageError for a load that the kind does not support, such as a given rate for
+    recorded arrival times.
     """
 
     def usual(self, load: TrafficLoad) -> ArrivalSource:

@@ -9,7 +9,7 @@ run sees the state of an earlier run. A run's child process forks a process for 
 that replicas compute in parallel. The simulator communicates with each replica's process through a
 socket.
 
-The program imports only the standard library and the engine. In a run with a fairbench scheduler,
+``bridge.py`` imports only the standard library and the engine. In a run with a fairbench scheduler,
 the child process also imports fairbench. ``bridge.py`` ends when its standard input ends, or within
 a second after its parent process has ended.
 """

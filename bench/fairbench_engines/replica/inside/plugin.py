@@ -36,7 +36,7 @@ class InsideConfig(PluginConfig):
 
 
 def config_of(told: Mapping[str, Any]) -> InsideConfig:
-    """Build the configuration from the simulator's message, the result of ``plugin_of``."""
+    """Build the configuration from the simulator's message, which ``plugin_of`` creates."""
     os.environ[VARIABLE] = os.pathsep.join(told["files"])
     names = "local", "params", "weights", "eviction", "path"
     return InsideConfig(clients=tuple(told["clients"]), **{name: told[name] for name in names})

@@ -166,7 +166,7 @@ class SGLangWorker:
 
     @staticmethod
     def number(req: Any) -> int:
-        """Return the number by which the simulator knows a request."""
+        """Return the simulator's number for a request."""
         return int(req.rid)
 
     @staticmethod

@@ -188,7 +188,7 @@ class VLLMWorker:
 
     @staticmethod
     def number(request: Any) -> int:
-        """Return the number by which the simulator knows a request."""
+        """Return the simulator's number for a request."""
         return int(request.request_id)
 
     @staticmethod

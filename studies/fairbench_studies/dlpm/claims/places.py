@@ -28,7 +28,7 @@ CALLED = {
     "lpm": "RR+LPM",
 }
 AT_FOUR = "fig7-at-4"
-"""The figure name in claims about figure 7 with four replicas."""
+"""The value of ``figure`` in claims about figure 7 with four replicas."""
 PREBLES = ("preble", "preble-code")
 """Two forms of the scheduler Preble: as its paper describes it, and as its published code works.
 

@@ -29,10 +29,10 @@ class _Sent(NamedTuple):
 class PrebleE2Code(PrefixRouter):
     """The router E2 of the published code, which *allocates* GPUs to nodes of the prefix tree.
 
-    The router compares a request's leaf with the path above the leaf. If the leaf has fewer tokens,
-    the request goes to a GPU that is allocated to the deepest matched node. Any other request goes
-    to the GPU with the highest hit ratio, or to the least loaded GPU if all hit ratios are below
-    ``hit_ratio``.
+    The router compares a request's leaf with the path above the leaf. If the leaf has fewer tokens
+    than this path, the request goes to a GPU that is allocated to the deepest matched node. A
+    request whose leaf is at least as long as this path goes to the GPU with the highest hit ratio,
+    or to the least loaded GPU if all hit ratios are below ``hit_ratio``.
 
     The load of a key node (see ``CodeBalance``) is the prefill time of uncached tokens, divided
     among the node's GPUs, plus the decoding time of unfinished requests. If the loads differ too
@@ -56,7 +56,7 @@ class PrebleE2Code(PrefixRouter):
         ``rebalance_max_chain`` levels below its key node does not trigger a move. A GPU receives
         mostly new prompts only if its hit ratio over ``hit_ratio_window_s`` seconds is at least
         ``hit_ratio``. ``first_tpot_s`` is the assumed time per output token (s) before the first
-        observation. The parameters of prefill times are those of ``preble-e2``.
+        observation. Prefill times have the same parameters as in ``preble-e2``.
         """
 
         window_s: Annotated[FiniteFloat, Gt(0)] = 180.0

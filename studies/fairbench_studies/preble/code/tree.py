@@ -13,8 +13,8 @@ from fairbench.schedulers.parts.preble_tree import PrebleNode, PrebleTree
 class KeyCount:
     """Counts of the recent requests with the same prefix-tree node ``node``, and of their tokens.
 
-    ``context_tokens`` counts the prompts' tokens outside the requests' own leaves.
-    ``output_tokens`` is the output limit of the most recent request.
+    ``context_tokens`` counts prompt tokens above the leaves of the requests. ``output_tokens`` is
+    the output limit of the most recent request.
     """
 
     node: PrebleNode

@@ -58,7 +58,7 @@ class EvenArrivals:
 
     @property
     def timed(self) -> bool:
-        """Whether the arrival times are equal for every seed."""
+        """Whether all seeds have the same arrival times."""
         return True
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:

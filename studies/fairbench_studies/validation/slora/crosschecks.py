@@ -1,7 +1,7 @@
 """Published numbers compared with predictions of the bundled timing profiles.
 
-A JSON file describes the published numbers. The prediction of a number is computed if this module
-has a ``_Formula`` for the number, and is otherwise quoted from the JSON file.
+A JSON file describes the published numbers. A prediction is computed with a ``_Formula`` of this
+module, or else quoted from the JSON file.
 """
 
 from __future__ import annotations

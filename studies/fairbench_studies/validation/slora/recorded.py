@@ -57,7 +57,7 @@ def recorded(scheduler: str, scenario: str, stated: object = None) -> Recorded:
 
 
 def vtc_form(date: Recorded) -> type[ArtifactForm]:
-    """Return the form of VTC that VTC-artifact had at a date.
+    """Return the class that implements VTC as in VTC-artifact at a date.
 
     Since June 2024, VTC-artifact charges clients a second time in a step that ends a request.
     """
