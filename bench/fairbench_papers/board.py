@@ -17,6 +17,7 @@ from fairbench.files.reader import opened
 from fairbench.metrics.catalogue import CATALOGUE, key_of, metric_of
 from fairbench.metrics.metric import Better, Form, Metric
 from fairbench.metrics.shown_percentiles import shown_tail
+from fairbench.results import significance
 from fairbench.results.comparison import compare, seed_text
 from fairbench.results.store import SUMMARY, SWEEP_FILE, StoredRun, SweepStore, read_json
 from fairbench.results.summary import ABSENT, Value, check_summary, more_is_better, value_of
