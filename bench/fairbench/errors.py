@@ -208,7 +208,7 @@ class Conflict(ValueError):
 def _first(error: ValidationError) -> ErrorDetails:
     """Return the error of the first unknown key or, if all keys are known, the first error.
 
-    A mistyped key is an unknown key, and the key that the user meant is missing.
+    A mistyped required key causes two errors: an unknown key and a missing key.
     """
     errors = error.errors(include_url=False)
     return next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])

@@ -54,7 +54,7 @@ def processors_text(hours: float) -> str:
 
 
 def draw(search: Search, found: Sequence[ConfirmedAttack], paths: Sequence[Path]) -> None:
-    """Draw each trial's victims' service, attacker's gain and objective, relative to honest runs.
+    """Draw a search's trials: the victims' service, the attacker's gain, and the objective.
 
     The confirmed attacks (``found``) are drawn as numbered diamonds.
     """

@@ -40,8 +40,8 @@ def gpu_s_per_hour(spec: ExperimentSpec) -> float:
     """Estimate by ``RequestWork`` how many GPU seconds per hour the attacker's requests take.
 
     The attacker's own padding counts as cached, except for the first use of ``padding_fresh``.
-    Tokens other than padding count as computed, so the estimated GPU time is too high if calls of a
-    program share a prompt.
+    Prompt tokens other than padding count as uncached, so the estimated GPU time is too high if
+    calls of a program share a prompt.
     """
     work = RequestWork(ProfileCosts(load_profile(spec.gpu)))
 

@@ -106,7 +106,7 @@ class Reader:
 
     @property
     def told_s(self) -> float:
-        """The time of the board's last version, in seconds on the host's monotonic clock."""
+        """The time of the board's last update, in seconds on the host's monotonic clock."""
         return float(self._columns["told_s"][0])
 
     @property

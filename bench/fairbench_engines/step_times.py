@@ -127,10 +127,10 @@ class StepTimes:
     """A meter of the GPU time of steps, for a scheduler that charges clients for GPU time.
 
     Durations of steps are measured with the server's clock. Time in which two steps overlap counts
-    once. The model ``costs``, which is fitted to the server's own steps, divides the duration among
-    requests. Until ``costs`` has enough observations, each step's duration is divided equally among
-    requests. The time to load tokens from host memory is charged to the requests that need the
-    tokens.
+    once. The model ``costs``, which is fitted to the server's own steps, divides a step's duration
+    among requests. Until ``costs`` has enough observations, each step's duration is divided equally
+    among requests. The time to load tokens from host memory is charged to the requests that need
+    the tokens.
     """
 
     def __init__(self, scheduler: LocalScheduler, costs: CostModel) -> None:

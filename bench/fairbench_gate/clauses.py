@@ -218,7 +218,7 @@ def _scaled(
     """Return each seed's limit and current value, which the statistical test compares.
 
     If ``clause`` allows a relative loss, a seed's limit and current value are divided by the seed's
-    baseline value. Seeds with equal relative changes then have equal current values.
+    baseline value. After the division, seeds with equal relative changes have equal current values.
     """
     units = [abs(float(value.exact)) for value in before]
     if not clause.relative or 0.0 in units:

@@ -255,7 +255,7 @@ class Team:
             self._pipes[number].send(message)
 
     def _heard(self, number: int) -> Any:
-        """Write a driver's records to files; return the driver's next message of another kind."""
+        """Write a driver's records to files; return the next message that contains no records."""
         with self._alive(number):
             while isinstance(message := self._received(number), Written):
                 with (self._folders[number] / message.name).open("ab") as file:

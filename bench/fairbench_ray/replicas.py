@@ -97,7 +97,7 @@ class ReplicaActor:
 
 
 class Bundles(NamedTuple):
-    """A request to place ``replicas`` replicas, each on one node with ``gpus`` GPUs.
+    """The placement of ``replicas`` replicas, each on one node with ``gpus`` GPUs.
 
     With ``spread``, the replicas are distributed over as many nodes as possible, and Ray places
     either all replicas or none.

@@ -181,8 +181,8 @@ class BodyReader:
 class Api(ABC):
     """An API path that accepts request bodies.
 
-    ``passed`` holds the fields that workers receive. If ``generates`` is True, requests are queued
-    and charged; otherwise, they go to any worker at once.
+    ``passed`` names the body fields that workers receive. If ``generates`` is True, requests are
+    queued and charged; otherwise, they go to any worker at once.
     """
 
     path: str

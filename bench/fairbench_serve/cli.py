@@ -192,7 +192,7 @@ def _check_together(flags: ServeFlags) -> None:
 
 
 def _settings(flags: ServeFlags) -> dict[str, Any]:
-    """Return the settings that the user chose; raise UsageError if one is given twice."""
+    """Return the settings that the user chose; raise UsageError if a setting is given twice."""
     settings, name = dict(flags.get("settings") or {}), "engine.mem_fraction_static"
     if (fraction := flags.get("mem_fraction_static")) is None:
         return settings

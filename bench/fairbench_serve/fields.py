@@ -398,9 +398,9 @@ _messages = msgspec.json.Decoder(list[Fields])
 def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None:
     """Raise Problem for a constraint that may slow the steps of an engine.
 
-    Repeated keys are removed from objects in ``given`` (the fields of a body), because engines
-    differ in which of the values they use. ``patterns`` says whether the operator allows regular
-    expressions and grammars. Error messages put ``where`` before a field's name.
+    Duplicate keys are removed from JSON objects in ``given`` (a request's fields), because engines
+    choose different values of a duplicate key. ``patterns`` says whether the operator allows
+    regular expressions and grammars. Error messages put ``where`` before a field's name.
     """
     if not patterns:
         for name in sorted(PATTERNS & given.keys()):

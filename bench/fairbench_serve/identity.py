@@ -98,8 +98,9 @@ def client_of(sent: Mapping[str, str], said: str | None, keys: Keyring | None) -
 def session_of(sent: Mapping[str, str], said: str | None) -> int:
     """Return the number of a request's session, or ``NO_SESSION``.
 
-    The session's name is in a header, or else in ``said``, from the body. A client's requests with
-    equal session names belong to the same session. Raises Problem for a name that is too long.
+    A header contains the session's name; without this header, ``said`` (from the body) is used. A
+    client's requests with equal session names belong to the same session. Raises Problem for a name
+    that is too long.
     """
     name = next((sent[name] for name in headers.SESSION_ALIASES if sent.get(name)), said)
     if not name:

@@ -141,7 +141,7 @@ class Peering:
     heard_s: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def message(self, known: PeerKnowledge | None = None) -> bytes:
-        """Return the message for a peer: the totals that it lacks, and the waiting clients.
+        """Return a message with the charge totals that the peer lacks, and the waiting clients.
 
         While this router has no available worker, the message omits its waiting clients, so that
         clients of other routers do not wait for clients that cannot be served.

@@ -93,7 +93,7 @@ class PromptLimits:
             raise self._too_long()
 
     def ids_of(self, text: TextTokens, prompt: str) -> array[int]:
-        """Return the token ids of a prompt; raise Problem if it is much too long."""
+        """Return a prompt's token ids; raise Problem if the prompt is much too long."""
         if len(prompt) > LONGEST_TOKEN_BYTES * self.most_tokens:
             raise self._too_long()
         return text.ids(prompt)

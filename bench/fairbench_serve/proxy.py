@@ -83,7 +83,7 @@ class Proxy:
     async def _first_page(
         self, http: web.Request, page: WorkerPage, workers: Iterable[int]
     ) -> web.StreamResponse:
-        """Return a page from the first worker that has it, or else the last error."""
+        """Return ``page`` from the first worker that has the page, or the last worker's error."""
         timeout = ClientTimeout(total=self.config.health_timeout_s if page.body is None else ASK_S)
         last = None
         for worker in workers:

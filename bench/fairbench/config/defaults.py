@@ -75,7 +75,7 @@ class Preset(_Table):
 
     @property
     def experiment(self) -> dict[str, Any]:
-        """The preset's values for keys of an experiment file that are not settings."""
+        """The preset's values for keys of an experiment file, except settings."""
         return {key: value for key, value in self.values.items() if "." not in key}
 
     @property

@@ -196,8 +196,8 @@ QUICK_PROGRAMS = 40
 def points(sweep: Sweep, *, file: str | None = None) -> list[ExperimentSpec]:
     """Return every distinct experiment of a sweep, for all seeds, in the order of the grids.
 
-    ``file`` is the path of the sweep's file, which error messages name. Raises UsageError for a
-    sweep without experiments, with too many experiments, or with an impossible experiment. Raises
+    ``file`` is the path of the sweep's file, for error messages. Raises UsageError for a sweep
+    without experiments, with too many experiments, or with an impossible experiment. Raises
     DataError, which names the file, if a value in the sweep's file is wrong.
     """
     try:

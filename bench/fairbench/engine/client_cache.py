@@ -72,7 +72,7 @@ class Residency:
         return _sum(self._held[client]) + self._private[client]
 
     def unpinned(self, client: str) -> float:
-        """Return the cached tokens of a client that no running request uses."""
+        """Return the number of a client's cached tokens that no running request uses."""
         return _sum(self._unpinned[client])
 
     def pinned(self, client: str) -> float:

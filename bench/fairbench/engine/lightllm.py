@@ -172,7 +172,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
     def _read_at_once(self) -> bool:
         """Return whether a request that arrives now is considered in the next minibatch decision.
 
-        A decision on a minibatch ignores requests that arrived during the last step before it.
+        A minibatch decision ignores requests that arrived during the step before the decision.
         """
         if self._run is None:
             return bool(self._prefilling)

@@ -709,5 +709,5 @@ class PassInterval:
         self._last += 1
 
     def steps_to_pass(self, steps: int) -> int:
-        """Return the number of decode steps until the next pass, at least 1."""
+        """Return the number of decode steps until the next admission pass, at least 1."""
         return self._every - (steps - self._last) % self._every

@@ -489,7 +489,7 @@ class AsyncVLLMReplica(VLLMReplica):
       with synchronous scheduling.
     - A block of decoded tokens is cached one step later than with synchronous scheduling.
 
-    The batch, the block tables and the running list are in the state after the last decided step.
+    The batch, the block tables and the running list already include the last scheduled step.
     """
 
     def __init__(self, *parts: Any) -> None:

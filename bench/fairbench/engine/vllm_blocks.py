@@ -153,7 +153,7 @@ class BlockNode:
         self.awaited: dict[Key, dict[BlockWaiter, None]] | None = None
 
     def path(self) -> Iterator[BlockNode]:
-        """Yield the node and its ancestors below the root."""
+        """Yield this node and all its ancestors except the root."""
         node = self
         while (parent := node.parent) is not None:
             yield node

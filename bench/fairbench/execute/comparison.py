@@ -340,7 +340,7 @@ def go_on(
 def grouped(
     folder: Path, sides: Sequence[SchedulerResults], baseline: str | None = None
 ) -> list[list[SchedulerResults]]:
-    """Group schedulers by configuration, with the baseline first.
+    """Group schedulers by configuration, each group with the baseline first.
 
     A configuration in which only one scheduler has runs is left out.
     """

@@ -281,7 +281,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def _stop_without_parent() -> None:
-    """Ask the running task to stop and to save its work when the parent process has ended."""
+    """Wait until the parent process ends; then ask the running task to save its work and stop."""
     parent = parent_process()
     assert parent is not None
     parent.join()

@@ -91,8 +91,8 @@ def with_point(value: Any) -> Any:
 def without_points(values: list[Any]) -> list[Any]:
     """Remove the points that separate thousands, as in ``1.234``, from texts of whole numbers.
 
-    No text is changed unless three digits follow every point. If every text has a single point and
-    ends in ``.000``, the texts may be decimal numbers, so no text is changed.
+    The texts are changed only if three digits follow every point. If every text has a single point
+    and ends in ``.000``, the texts may be decimal numbers, so no text is changed.
     """
     pointed = [one for one in values if isinstance(one, str) and "." in one]
     if not pointed or not all(_POINTED.fullmatch(one) for one in pointed):

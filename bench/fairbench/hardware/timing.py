@@ -76,8 +76,8 @@ class FlashAttention2(NamedTuple):
         """Return the extra time for a decode step's longest sequence, in units of ``c_A``.
 
         The tail is the time in which only the longest sequence is computed, as a tile of
-        ``TILE_ROWS`` rows on one multiprocessor. The step has ``sequences`` sequences, the longest
-        of which has ``longest`` tokens of context.
+        ``TILE_ROWS`` rows on one multiprocessor. The step has ``sequences`` sequences, and the
+        longest sequence has ``longest`` tokens of context.
         """
         splits = 1
         if self.heads > self.kv_heads:
@@ -201,7 +201,7 @@ class Frontend:
 
 @dataclass(frozen=True, slots=True)
 class FitDomain:
-    """The largest decode batch and the largest context (None: a full KV pool) of a fit."""
+    """The largest decode batch and context (None: a full KV pool) that a profile's fit covers."""
 
     decode_batch: Annotated[int, Ge(0)]
     context_tokens: Annotated[int, Ge(0)] | None = None

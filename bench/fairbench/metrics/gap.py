@@ -39,7 +39,7 @@ MANY_CELLS = 2**13  # maximum number of time cells in the search if a run has fe
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """Short time intervals (cells) between the times ``edge_s``, and the service at these times.
+    """Short time intervals (cells) between the times ``edge_s``, and each client's service.
 
     A cell from time a to time b contains the tokens of engine iterations that end in (a, b], and
     the tokens of iterations that start in [a, b).

@@ -153,12 +153,12 @@ def with_memory(requests: Requests, facts: Facts, work: LeastWork) -> InMemory:
 def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> Floats:
     """Return a lower bound on the duration of each program, run alone on an idle cluster.
 
-    The least time assumes that all prompt tokens but the last are cached, and that parallel calls
-    do not delay each other. A call is assumed to wait only for the shortest call of its program at
-    each smaller depth.
+    The lower bound assumes that all but the last token of each prompt are cached, and that parallel
+    calls do not delay each other. A call is assumed to wait only for the shortest call of its
+    program at each smaller depth.
 
     Returns:
-        The least times in seconds, shape (n_programs,). An unfinished call counts as 0 s of its
+        The lower bounds in seconds, shape (n_programs,). An unfinished call counts as 0 s of its
         program's time.
     """
     program = program_rows(requests, programs)
@@ -258,7 +258,7 @@ class TimeSpent(NamedTuple):
 
 
 def time_spent(tables: Tables, facts: Facts, work: LeastWork) -> TimeSpent:
-    """Split the GPU time of all replicas over the run by purpose, without a remainder."""
+    """Split the GPU time of all replicas during the run by purpose."""
     prices = facts.prices
     assert prices is not None
     requests = tables.requests

@@ -166,7 +166,8 @@ class Service(Table):
 
     A stretch consists of ``steps`` iterations of one worker with an unchanged batch. Each step
     lasts ``step_growth_s`` seconds longer than the step before, because contexts grow. A prefill
-    iteration has ``steps`` 1. Rows of one worker overlap in time only if they have the same batch.
+    iteration has ``steps`` 1. If rows of a worker overlap in time, the rows describe the same
+    batch.
 
     - ``input_tokens`` and ``extend_charged_tokens`` count as service from ``start_s`` on, when the
       requests are admitted.

@@ -87,8 +87,8 @@ def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censo
     """Return a client's latency on the shared cluster, divided by its latency if it ran alone.
 
     If alone, a client has the part of the cluster that its weight gives it. A client with a latency
-    ratio of at most 1 has no reason to leave. If one latency is only a bound, the ratio of the two
-    latencies is only a bound, too.
+    ratio of at most 1 has no reason to leave the shared cluster. If one latency is only a bound,
+    the ratio of the two latencies is only a bound, too.
 
     Args:
         shared: The client's row in the summary of the shared run.

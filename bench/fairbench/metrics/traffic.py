@@ -57,7 +57,7 @@ def weighted_tokens(input_tokens: Ints, output_tokens: Ints) -> Floats:
 
 
 class EventStretch(NamedTuple):
-    """Events from index ``first`` to index ``last``; ``gain`` is their total value minus cost."""
+    """Events from index ``first`` to index ``last``; ``gain`` is the events' value minus cost."""
 
     first: int
     last: int

@@ -231,7 +231,7 @@ class Beginning(NamedTuple):
 
 
 def beginning(path: Path) -> Beginning:
-    """Return the records of a file, with JSON objects in CSV values parsed."""
+    """Return a file's records; JSON objects in CSV values are parsed."""
     records = iter(records_of(path, streamed=True, stripped=True))
     head = list(islice(records, BATCH))
     if len(head) == 1 and (inside := _records_inside(head[0])):

@@ -448,9 +448,9 @@ def _sglang_requests(record: Record, where: str) -> Iterator[Object]:
 
     Lines with the event ``request.finished`` (srt/utils/request_logger.py of sgl-project/sglang,
     01bb912) are requests. A request started ``out.meta_info.e2e_latency`` seconds before the
-    timestamp of its log line. SGLang writes shortened prompt texts at log level 2 and whole prompt
-    texts at log level 3. Only whole texts show shared prefixes. ``--clients-from`` names the field
-    with the client, such as ``obj.custom_labels.tenant``.
+    timestamp of its log line. SGLang writes shortened prompts at log level 2, and whole prompts,
+    which reveal shared prefixes, at log level 3. ``--clients-from`` names the field with the
+    client, such as ``obj.custom_labels.tenant``.
     """
     if record.get("event") == "request.finished":
         latency = inner(record, "out", "meta_info", "e2e_latency")

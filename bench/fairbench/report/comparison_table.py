@@ -295,7 +295,8 @@ def cell_marks(
     """Return the mark of each scheduler in each column: best, worst, or ``NEITHER``.
 
     Only significant differences of metrics that rank schedulers are marked. With a single seed,
-    only simulated trace replays are marked, because their arrivals are not random.
+    only values of simulated trace replays are marked as best or worst, because arrivals in a replay
+    are not random.
     """
     if not can_tell(cells):
         return [(NEITHER,) * len(columns)] * len(cells)

@@ -249,7 +249,7 @@ class MetricContrast:
 
     ``more_seeds`` estimates how many more seeds would make the schedulers' difference significant.
     ``more_seeds`` is None if no seeds or too many seeds are needed, or if more seeds cannot help.
-    For metrics in seconds, verdicts use ``ratios``, the difference of logarithms.
+    Verdicts on metrics in seconds use ``ratios``, which is a difference of logarithms.
     """
 
     metric: str

@@ -8,9 +8,9 @@ in memory, ``MemoryShare`` decides which requests may be admitted.
   the tokens that the request would pin. A request within the share may be admitted. A client
   without pinned tokens may always run one request, even if the request exceeds the client's share.
 - A request that exceeds its client's share *borrows* memory. A borrowing request may be admitted
-  only if no other client waits with a request within its share. A borrowing request must fit into
-  the sum of the free memory and the cached tokens above the clients' shares. No cached token within
-  a client's share is evicted.
+  only if no other client waits with a request within its share. A request that borrows memory must
+  fit into the free memory plus the cached tokens that exceed clients' shares. No cached token
+  within a client's share is evicted.
 
 Requests that may not be admitted now are hidden from the local scheduler. The eviction policy
 defines the clients' shares of memory. Output tokens are not counted at admission, because output

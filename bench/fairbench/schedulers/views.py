@@ -161,7 +161,7 @@ class SortableQueue(WaitingView, Protocol):
 
 
 class Room(NamedTuple):
-    """The capacity of a worker's next admission pass, if no running request ends before it.
+    """The capacity of a worker's next admission pass, if no running request ends before the pass.
 
     ``slots`` is the number of requests, ``tokens`` is the KV memory for prompts and reserved
     outputs, and ``prompt_tokens`` is the number of prompt tokens in one iteration. ``tokens`` is an

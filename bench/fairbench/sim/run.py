@@ -162,8 +162,8 @@ def no_collector() -> Iterator[None]:
     """Turn off garbage collection in the ``with`` block, which then takes a third less time.
 
     Objects from before the ``with`` block are frozen with ``gc.freeze``, so that ``gc.collect``
-    examines only objects of this block. To examine all imported objects would take longer than to
-    simulate a few hundred requests.
+    examines only objects of this block. Examining all imported objects takes longer than simulating
+    a few hundred requests.
     """
     was_on, sets_aside = gc.isenabled(), not gc.get_freeze_count()
     gc.disable()

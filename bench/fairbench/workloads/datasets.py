@@ -436,7 +436,7 @@ def _texts_of_records(
 
 
 def _fitting(record: dict[str, Any], kind: str) -> Schema:
-    """Return the layout of the first record. Raises ValueError if no layout of ``kind`` fits."""
+    """Return the layout of a record; raise ValueError if no layout of ``kind`` fits the record."""
     schema = schema_of(record, kind)
     # A record that is only a text fits several program kinds, so ``kind`` decides.
     if list(record) == ["text"]:

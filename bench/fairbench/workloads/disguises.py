@@ -78,7 +78,7 @@ def first_prompt(program: Job) -> Prompt:
 
 
 class _Latest:
-    """A lookup of a client's latest program at given times, which must not decrease."""
+    """A lookup of a client's latest program, for times in ascending order."""
 
     def __init__(self, arrivals: Iterator[tuple[float, Program]]) -> None:
         self._arrivals = arrivals

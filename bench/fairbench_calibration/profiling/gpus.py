@@ -1,9 +1,9 @@
 """A catalogue of GPUs with data sheet numbers and usable memory. Users can describe GPUs in files.
 
 Peak speeds are for dense matrices (without sparsity) with 32-bit accumulation, and come from the
-vendors' data sheets. ``pre_load_avail_gib`` comes from logs of SGLang on cards with 80 GB and 24
-GB. For cards without logs, ``pre_load_avail_gib`` is the memory that the driver reports, minus 0.5
-GiB. ``mem_fraction_static`` and ``chunked_prefill_size`` are the values that SGLang 0.5.23 chooses.
+vendors' data sheets. ``pre_load_avail_gib`` comes from logs of SGLang on GPUs with 80 GB and 24 GB.
+Without an SGLang log, ``pre_load_avail_gib`` is the memory that the driver reports, minus 0.5 GiB.
+``mem_fraction_static`` and ``chunked_prefill_size`` are the values that SGLang 0.5.23 chooses.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Hooks for prefill and decode servers of SGLang, whose queues fairbench's scheduler orders.
 
-A prefill server queues a request once a decode server has memory for it. A decode server gives
-memory to the scheduler's candidates one by one.
+A prefill server queues a request once a decode server has memory for it. A decode server reserves
+memory for one request after another, in the scheduler's order.
 """
 
 from __future__ import annotations

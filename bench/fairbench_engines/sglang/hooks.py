@@ -246,7 +246,7 @@ class Hooks:
 
     @staticmethod
     def _observe(home: SGLangHome, costs: FittedCosts, batch: Any, now_s: float) -> None:
-        """Fit the cost model to an iteration's time, which is too long with overlap scheduling."""
+        """Fit the cost model to an iteration's time, which overlap scheduling inflates."""
         started_s = getattr(batch, "launch_ts", None)
         if not started_s or not batch.reqs:
             return

@@ -1,4 +1,4 @@
-"""Emulated workers: ``fairbench emulate`` processes in the Python that runs fairbench."""
+"""Emulated workers: ``fairbench emulate`` processes with the Python interpreter of fairbench."""
 
 from __future__ import annotations
 

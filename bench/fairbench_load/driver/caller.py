@@ -118,7 +118,7 @@ class Attempt:
 
 @dataclass(eq=False)
 class Caller:
-    """A sender of requests for programs, which passes each request's record to ``on_record``.
+    """A sender of programs' requests that passes each request's record to ``on_record``.
 
     ``prefixes`` are the prefixes of all answered prompts; None means that token ids are unknown.
     """

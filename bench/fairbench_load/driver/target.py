@@ -42,7 +42,8 @@ class DriverTarget:
     - ``max_tokens_field`` is the name of the request field that limits the length of an answer in
       OpenAI's APIs.
     - ``rate_limited`` decides whether a request with HTTP status 429 fails ("fail") or is sent
-      again later ("wait"). A request waits at most ``longest_wait_s`` real seconds in total.
+      again later ("wait"). A rate-limited request waits at most ``longest_wait_s`` real seconds in
+      total.
 
     Raises UsageError for an invalid header, URL or limit.
     """

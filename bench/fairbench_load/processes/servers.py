@@ -77,7 +77,7 @@ class Server:
         self._launch()
 
     def start_again(self) -> None:
-        """Restart the ended server on its former ports."""
+        """Restart the server on its former ports."""
         self.process.stop()
         self._launch()
 

@@ -100,7 +100,8 @@ class Diagnosis:
     def judged_s(self) -> list[tuple[float, float]]:
         """The start and end (s) of each period in which schedulers are compared.
 
-        Schedulers are compared during the replayed floods or, without floods, in all replayed time.
+        Schedulers are compared during replayed floods or, if no flood is replayed, in the whole
+        replay.
         """
         start_s, end_s = self.part_s
         replayed = [

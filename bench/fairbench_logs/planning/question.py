@@ -212,7 +212,7 @@ class PlanQuestion:
     - ``loads`` are factors for the request rate or, with a trace, for the replay speed. The default
       rate is the workload's rate for one replica of the first GPU.
     - ``prices`` are prices of one GPU for one hour.
-    - ``num_runs`` is the number of seeds with which each size is simulated.
+    - ``num_runs`` is the number of seeds simulated for each number of replicas.
     - With ``certain``, the whole 95% interval of a metric must meet the target.
     - With ``every``, the plan tests every number of replicas.
     - With ``sharing``, each client is also simulated alone on the planned cluster.

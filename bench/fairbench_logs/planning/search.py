@@ -38,11 +38,11 @@ class SmallestSize(NamedTuple):
 
 
 def bisected(low: int, high: int) -> Search:
-    """Find the smallest sufficient size from ``low`` to ``high`` by bisection.
+    """Find the smallest sufficient cluster size from ``low`` to ``high`` by bisection.
 
     Cluster sizes just below and above the result are tested as well. If some size passes and a
-    larger size fails, every size below the smallest sufficient size is tested. If the largest size
-    ``high`` is insufficient, some smaller sizes are tested as well.
+    larger size fails, every size below the smallest sufficient size is tested. If the cluster size
+    ``high`` is insufficient, some smaller sizes are tested, too.
     """
     tried = dict((yield [high]))
     below, above = low - 1, high

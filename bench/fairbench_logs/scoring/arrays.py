@@ -133,7 +133,7 @@ def _missing(columns: FileColumns, *, counted: bool = True) -> dict[str, tuple[s
 
 
 def has_waits(columns: FileColumns, *, counted: bool = True) -> bool:
-    """Return whether the waits of requests are known from the times of first tokens.
+    """Return whether a file's first-token times show how long requests waited.
 
     A request without a recorded end counts as ended at its first token. If ``counted`` is True, the
     result is True only if token counts are known, too.
@@ -263,7 +263,7 @@ def _check_moments(
 ) -> None:
     """Raise DataError for a time that precedes its request's start or is on another clock.
 
-    The usual cause of such times is a column of durations that was read as points in time.
+    Wrong times usually come from a column of durations that was read as points in time.
     """
     way = {"end": "latency", "first_token": "ttft"}.get(column.field)
     wrong = (of_other_clock(moments, start) & (moments <= MAX_TIME_S)) | (moments < start)

@@ -59,8 +59,8 @@ class ExFairS(FlowPolicy):
     requests continue, and a request counts in the round in which its answer ends.
 
     **Weaknesses.** If all answers are late, scores differ only by service, and the client with the
-    most service gets the lowest number. A client without answers in a round has no score and keeps
-    its priority number, so clients with lower numbers can starve it.
+    most service gets the lowest priority number. A client without answers in a round has no score
+    and keeps its priority number, so clients with lower numbers can starve it.
     """
 
     name = "exfairs"

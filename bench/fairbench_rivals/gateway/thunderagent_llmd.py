@@ -49,7 +49,7 @@ class LedgerSession(PlacedSession):
 class ThunderAgentLlmd(PausingGate[LedgerSession]):
     """ThunderAgent without ticks: a waiting session is resumed as soon as its context fits.
 
-    The rules are those of the plugin thunder-agent of llm-d-router (issue 2964, PR 3076), as in
+    The rules follow the plugin thunder-agent of llm-d-router (issue 2964, PR 3076), as in
     zetxqx/llm-d-router pkg/epp/framework/plugins/thunderagent/fairness.go @e79fd6c3. The rule
     ``lease`` and the waiting times of all rules come from zetxqx/thunderagent-original-verification
     (12-llm-d-router-pool @003b83dc, 17-thunder-lease-pool @64146f69). Paused sessions go before new
@@ -75,8 +75,8 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
           the replica with the most free memory.
         - ``origin``: the session is resumed only at its last replica, unless this replica has left
           the cluster.
-        - ``urgent``: like ``origin`` for ``after_s`` (15) seconds of waiting; after that, sessions
-          go by their waiting time and may move to another replica.
+        - ``urgent``: like ``origin`` until a session has waited for ``after_s`` seconds (default
+          15). Sessions that have waited longer go first and may move to another replica.
         - ``age``: like ``urgent``, but a paused session never moves to another replica.
         - ``wait-cap``: like ``origin`` until the session has waited for ``after_s`` seconds
           (default 8), and then like ``most-room``.

@@ -37,9 +37,9 @@ class Progress:
 class MLFQ(LocalScheduler):
     """A scheduler with levels: requests that have run for a short time go first and may preempt.
 
-    The rules are those of hao-ai-lab/vllm-ltr @13bbf6ff (vllm/core/mlfq_scheduler.py), the baseline
-    of "Efficient LLM Scheduling by Learning to Rank". A new request enters the back of level 0. At
-    the end of each iteration, a request that ran returns to the front of its level. After more than
+    The rules follow hao-ai-lab/vllm-ltr @13bbf6ff (vllm/core/mlfq_scheduler.py), the baseline of
+    "Efficient LLM Scheduling by Learning to Rank". A new request enters the back of level 0. At the
+    end of each iteration, a request that ran returns to the front of its level. After more than
     ``quantum_s`` x 2^level seconds of run time at a level, a request moves down a level. Requests
     at higher levels run first; level 0 is the highest. The requests of a level run in queue order.
     If memory or slots are short, requests of lower levels lose their memory, the last request of

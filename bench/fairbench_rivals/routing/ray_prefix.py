@@ -23,8 +23,8 @@ class RayPrefix(HistoryRouter):
     ``imbalanced_threshold``. While queues are balanced, the candidates are the workers to which the
     longest prefix was sent. If no prefix reaches the fraction ``match_rate_threshold`` of the
     prompt, the candidates are the workers with the smallest trees. While queues are imbalanced, the
-    candidates are two random workers. The candidate with the fewest requests in flight is chosen.
-    The router does not distinguish clients.
+    candidates are two random workers. The router chooses the candidate worker with the fewest
+    requests in flight. The router does not distinguish clients.
 
     As in Ray, a worker's prefix tree grows without limit by default. With ``do_eviction``, a tree
     of more than ``eviction_threshold`` characters is cut to ``eviction_target`` characters.

@@ -2,7 +2,7 @@
 
     python studies loads [--gpu GPU] [--model MODEL] [WORKLOAD.SCENARIO ...]
 
-Choosing all loads takes half an hour on two cores. The script writes
+The script takes half an hour for all workloads on two cores, and writes
 results/tables/default-loads.csv (for another GPU, default-loads-GPU.csv).
 docs/studies/assumptions.md explains how the loads are chosen. The search for a load begins with the
 arrival rate in the workload file. A replica must be overloaded at three times the arrival rate in

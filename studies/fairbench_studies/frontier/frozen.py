@@ -101,8 +101,8 @@ class Frozen(BaseModel):
 def frozen(preset: str | None = None) -> Frozen:
     """Return the study's scheduler pairs, settings, workloads and seeds under a preset.
 
-    The file of a preset was complete before the first test run. Raises UsageError if the preset has
-    no file in ``FILES``.
+    A preset's file was complete before the first run on ``test`` seeds. Raises UsageError if the
+    preset has no file in ``FILES``.
     """
     file = _file(preset)
     return Frozen.model_validate(read_toml(files(__package__) / file, file))

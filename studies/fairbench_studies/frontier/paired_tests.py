@@ -85,5 +85,5 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def non_inferior_gain(margin: float) -> float:
-    """Return the gain of a scheduler whose value is lower than the rival's by ``margin``."""
+    """Return the log ratio of two values if the first value is lower by the fraction ``margin``."""
     return log(1 - margin)

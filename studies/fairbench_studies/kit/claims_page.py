@@ -56,7 +56,7 @@ class Judged(NamedTuple):
 def page_text(
     page: Page, judged: Sequence[Judged], titles: Sequence[str], runs: Sequence[str]
 ) -> str:
-    """Return the page of judged claims: a summary, a row per claim, and tables of their parts.
+    """Return the page of judged claims: a summary, a row per claim, and tables of claims' parts.
 
     Args:
         titles: The titles of the settings, in the order of the page's columns.
@@ -121,8 +121,8 @@ def _changed(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 def steady(parts: Iterable[Part]) -> tuple[int, int]:
     """Count the parts of claims that hold under every reading of the paper.
 
-    A reading is an interpretation of an unclear point of a paper. The second result counts the
-    parts that hold by default and were judged under several readings.
+    A reading is an interpretation of an unclear point of a paper. The second result counts parts
+    that hold under the default reading and have other readings.
     """
     tried = [part for part in parts if part.under and part.outcome is Outcome.HOLDS]
     every = [part for part in tried if set(part.under.values()) == {Outcome.HOLDS}]

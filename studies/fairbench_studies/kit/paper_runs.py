@@ -80,7 +80,7 @@ def reproduce_paper(
 ) -> None:
     """Run missing simulations, draw the figures, and judge the claims.
 
-    Raises Interrupted after a signal. If a run fails, raises the error of the run.
+    Raises Interrupted after a signal. Raises the error of a failed run.
     """
     seeds = 1 if quick else paper.seeds
     with run_context(shown_progress() if show else None, executor) as context:

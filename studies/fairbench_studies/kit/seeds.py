@@ -43,7 +43,7 @@ VARIED = (
     "settings.dlpm.join", "settings.d2lpm.worker_quantum", "settings.engine.max_total_tokens",
     "settings.engine.batch_is_full",
 )  # fmt: skip
-"""The settings, besides those in ``PLACE``, in which experiments of judged runs may differ."""
+"""The keys, besides ``PLACE``, in which experiments that test a paper's claims may differ."""
 MOST_ROWS = 400  # largest number of rows per file, to keep files small
 DIGITS = 7  # significant digits of a derived value
 

@@ -24,7 +24,7 @@ PROVENANCE = (
 
 
 class Point(NamedTuple):
-    """The worst client's hit rate in percent of its rate alone, and throughput in % of LRU's."""
+    """The worst client's hit rate (% of the rate when alone) and the throughput (% of LRU's)."""
 
     kept: Sequence[float]
     throughput: Sequence[float]

@@ -1,4 +1,4 @@
-"""Cases for the two studies of several routers: ways in which routers exchange charges."""
+"""Cases for studies of several routers: ways in which routers exchange charges."""
 
 from __future__ import annotations
 

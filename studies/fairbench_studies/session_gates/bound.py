@@ -1,4 +1,4 @@
-"""The work that every scheduler must do at the default load, and a lower bound of the P99 TTFT.
+"""The work that every scheduler must do at the default load, and a lower bound on the P99 TTFT.
 
     FAIRBENCH_DATA=FOLDER python studies session-gates-bound [SEED ...]
 

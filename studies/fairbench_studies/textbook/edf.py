@@ -30,8 +30,8 @@ class TextbookEDF(LocalScheduler):
     - Memory is freed for the first starving request in the queue, not for the most urgent request.
     - In the scheduling pass after a preemption, the freed memory goes to the request with the
       earliest deadline. This is often the preempted request itself.
-    - The textbook's listing never checks whether the growth of running requests exceeds the memory.
-      fairbench's engines preempt requests in this case.
+    - The textbook's code never checks whether running requests outgrow the memory. If they do,
+      fairbench's engines preempt requests.
 
     Each step lasts ``step_s`` seconds. A request without a deadline is due ``default_s`` seconds
     after its arrival. Unlike in the textbook's listing, preempted requests keep their output tokens

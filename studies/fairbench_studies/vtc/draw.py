@@ -1,4 +1,4 @@
-"""Small pictures of the VTC paper's figures, with the drawn numbers as CSV."""
+"""Small versions of the VTC paper's figures, with the plotted numbers as CSV."""
 
 from __future__ import annotations
 

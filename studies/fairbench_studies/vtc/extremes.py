@@ -19,12 +19,12 @@ THEOREM = "VTC Theorem 4.4"  # theorem that bounds the service gap of a run unde
 
 
 class Extremes(NamedTuple):
-    """A run's largest values of the quantities that the theorems bound, in weighted tokens.
+    """A run's largest values of the quantities that [VTC] bounds, in weighted tokens.
 
-    ``unit`` is the U of the theorems, and ``clients`` is the number n of clients. ``lead`` is the
-    largest lead in service over a client with waiting requests. ``ahead`` is the most service that
-    other clients receive while a client's only request waits. ``unasked`` is the amount by which an
-    equal share exceeds the service that a waiting client has requested.
+    ``unit`` is U in [VTC], and ``clients`` is the number of clients. ``lead`` is the largest lead
+    in service over a client with waiting requests. ``ahead`` is the most service that other clients
+    receive while a client's only request waits. ``unasked`` is the amount by which an equal share
+    exceeds the service that a waiting client has requested.
     """
 
     unit: float

@@ -47,7 +47,7 @@ def recall(rows: Sequence[Row]) -> list[Results]:
 
 
 def _sorted(one: Results) -> Results:
-    """Return results whose gaps, bases and extremes are copied from ``known``."""
+    """Return results whose gaps, bases and extremes come from ``one.known``."""
     gaps, bases, extremes = (
         {run: value for (run, name), value in one.known.items() if name == kind}
         for kind in (GAP, BASIS, EXTREMES)

@@ -35,7 +35,7 @@ def judge_lead(seeds: Seeds) -> list[Part]:
 
 
 def judge_response(seeds: Seeds) -> list[Part]:
-    """Judge Theorem 4.11: a client's only request waits for at most 2 (n - 1) U / a seconds."""
+    """Judge the bound of [VTC] Theorem 4.11 on the wait of a client's only request."""
     text = "the others get at most 2 (n - 1) U while a client's only request waits"
     return [
         _bounded(seeds, text, lambda one: one.ahead, lambda one: 2 * (one.clients - 1) * one.unit)

@@ -65,7 +65,7 @@ def traffic_figures(
 ) -> Iterator[Figure]:
     """Yield a picture of the load over time and, if waits are known, a picture of the waits.
 
-    The clients ``shown`` get a colour of their own; by default, the clients with the most load.
+    Each client in ``shown`` (by default, the clients with the most load) has its own colour.
     """
     traffic, heavy = found.traffic, found.heavy
     if traffic.span_s <= 0:

@@ -172,8 +172,8 @@ class Credits(Account):
     def refill(self, tenant: str, clients: Collection[str]) -> bool:
         """Grant quanta until a waiting child has positive credit (Alg. 1 lines 6-7).
 
-        Return False if no client in ``clients`` belongs to the tenant. Several quanta are granted
-        in a single step. Clients that wait at other data-parallel ranks also count as waiting. If a
+        Return False if no client in ``clients`` belongs to the tenant. Several quanta may be
+        granted at once. Clients that wait at other data-parallel ranks also count as waiting. If a
         client that waits at another rank has positive credit, the clients of this rank get loans,
         which are credits that only this rank knows.
         """

@@ -69,9 +69,9 @@ class PrebleTree(LocationTree[PrebleNode]):
     """A location tree that also tracks the order in which each worker evicts nodes.
 
     The tree numbers the dispatches, and marks all nodes of a dispatched prompt with the dispatch's
-    number. All nodes with the same last dispatch form a path. ``_ends[worker]`` maps the number of
-    a dispatch to the deepest tree node with this number. The worker evicts the path of the oldest
-    dispatch first, beginning with its leaf.
+    number. All nodes with the same dispatch number form a path in the tree. ``_ends[worker]`` maps
+    the number of a dispatch to the deepest tree node with this number. The worker evicts the path
+    of the oldest dispatch first, beginning with its leaf.
     """
 
     def __init__(self) -> None:

@@ -53,8 +53,8 @@ class D2LPM(CreditExchange, PrefixRouter):
         a conversation matches. Algorithm 2 of [DLPM] adds only prompts to the tree (line 18).
         ``tenants=tree`` keeps credits at every level of ``org/team/user``. ``max_tree_nodes`` is
         the maximum size of the prefix tree in nodes, a million by default. ``weights`` of clients
-        override the experiment's weights. ``Filling`` explains ``fill_below``, which None and 0
-        turn off.
+        override the experiment's weights. See ``Filling`` for ``fill_below``; None and 0 turn
+        filling off.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("extend_weight",)

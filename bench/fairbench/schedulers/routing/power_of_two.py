@@ -13,9 +13,9 @@ class PowerOfTwo(CountingRouter):
     """A router that chooses the less loaded of two random workers.
 
     The rule follows smg, the gateway of SGLang (lightseekorg/smg @73da68c, power_of_two.rs). The
-    router compares the KV pool usage of the two workers. If a worker does not report its usage, the
-    router compares the requests in flight. The router ignores clients and cached prefixes. AIBrix
-    and Ray Serve have routers that compare the requests in flight of two random workers.
+    router compares the KV pool usage of two random workers. If a worker does not report its usage,
+    the router compares the requests in flight. The router ignores clients and cached prefixes.
+    AIBrix and Ray Serve have routers that compare the requests in flight of two random workers.
     """
 
     name = "power-of-two"

@@ -48,10 +48,10 @@ class PrebleE2(PrefixRouter):
 
         ``capacity_tokens`` is the size of a worker's KV pool in tokens, which determines the
         eviction cost M. If ``capacity_tokens`` is 0, ``Setup.pool_tokens`` is used; if both are 0,
-        eviction is free. Pools fill up earlier than assumed, because the router does not count
-        outputs. ``default_output_tokens`` is the assumed mean output length on a GPU before its
-        first request has finished. The default prefill times are Preble's values for Mistral 7B on
-        an A100. A prompt of fewer than ``prefill_linear_from_tokens`` tokens takes
+        eviction is free. KV pools fill up earlier than the router assumes, because output tokens
+        are not counted. ``default_output_tokens`` is the assumed mean output length on a GPU before
+        its first request has finished. The default prefill times are Preble's values for Mistral 7B
+        on an A100. A prompt of fewer than ``prefill_linear_from_tokens`` tokens takes
         ``prefill_short_ms``, and a prompt of fewer than 64 tokens takes ``prefill_tiny_ms``.
         ``decode_ms_per_token`` is the time per output token of an 8B model on an A100 that runs one
         request.

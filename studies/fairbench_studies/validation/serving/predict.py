@@ -61,7 +61,7 @@ MEANING: dict[str, Any] = {
     "factors": FACTORS,
     "seconds": ROOM_S,
 }
-"""A description of the predicted intervals, with the amounts by which they are widened."""
+"""A description of predicted intervals, with the factors and seconds that widen the intervals."""
 
 # Step times are assumed to be wrong by ``MEASURED_ERROR_PCT`` in timing profiles that were measured
 # on a server, and by ``OPERATOR_ERROR_PCT`` in all other timing profiles.

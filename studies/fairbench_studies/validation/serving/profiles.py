@@ -54,7 +54,7 @@ def with_host_cost(profile: TimingProfile, policy: str) -> TimingProfile:
 def profile_of(gpu: str, model: str, tp: int, engine: str) -> TimingProfile:
     """Return a measured timing profile or, if none fits, a profile from tables of operator times.
 
-    The measured profile of the A100 is for SGLang and vLLM; that of the H100 is only for SGLang.
+    The measured A100 profile is for SGLang and vLLM; the measured H100 profile is only for SGLang.
     The time for HTTP and the tokenizer does not depend on the GPU, so a profile from operator
     tables uses the measured time. Profiles for vLLM add ``VLLM_REQUEST_MS`` of server time to each
     request. Raises DataError if no profile fits GPU and model.

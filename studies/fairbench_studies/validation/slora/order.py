@@ -26,7 +26,7 @@ class Inversion:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioOrder:
-    """A comparison of the simulated with the measured order of a scenario's runs, pair by pair."""
+    """A pairwise comparison of the simulated order of a scenario's runs with the measured order."""
 
     scenario: str
     runs: tuple[str, ...]
