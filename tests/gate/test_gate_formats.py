@@ -181,6 +181,19 @@ def test_markdown_has_three_digits_unless_they_hide_a_difference():
     assert "| duration |" not in text  # processors add up numbers in different orders
 
 
+def test_markdown_omits_the_last_tables_that_do_not_fit(outcome, monkeypatch):
+    whole = outcome_markdown(outcome)
+    head, checks, changed = whole.split("\n<details>")
+    assert "| 1 of 3 passed |" in head
+    for room, kept, omitted in (
+        (len(whole), [head, checks, changed], ""),
+        (len(whole) - 1, [head, checks], "\n1 folded table omitted because of their length.\n"),
+        (len(head), [head], "\n2 folded tables omitted because of their length.\n"),
+    ):
+        monkeypatch.setattr("fairbench_gate.formats.MOST_CHARACTERS", room + 200)
+        assert outcome_markdown(outcome) == "\n<details>".join(kept) + omitted
+
+
 @pytest.mark.slow
 def test_markdown_has_one_line_per_configuration_and_stays_short():
     before, after = summary(), summary(duration=8.0)
