@@ -84,6 +84,12 @@ def test_sessions_last_until_their_last_answer(tmp_path, flags, rounds):
     assert {client["latency_n"] for client in got["clients"]} == {1}
 
 
+def test_a_single_program_with_several_requests_extends_the_window(tmp_path):
+    requests = [{"client": "a", "start": at} for at in range(11)]
+    requests += [{"client": "b", "session": "s", "start": at, "latency": 4.0} for at in (1, 9)]
+    assert window_of(written(tmp_path, requests)) == (0.0, pytest.approx(13.0), SESSIONS)
+
+
 @pytest.mark.parametrize(
     "names",
     [
