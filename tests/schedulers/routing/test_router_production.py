@@ -354,3 +354,15 @@ def test_ray_forgets_only_when_configured():
             send((key, 50))
         send(("x", 1), now_s=10.0)
         assert send.router._tree.tokens[0] == left
+
+
+def test_ray_forgets_at_its_interval_only():
+    limits = {"eviction_threshold": 400, "eviction_target": 240}
+    send = make(RayPrefix, workers=1, do_eviction=True, **limits)
+    left = []
+    for key, now_s in (("a", 25.0), ("b", 26.0), ("c", 29.9), ("x", 29.9), ("y", 30.0)):
+        send((key, 50), now_s=now_s)
+        left.append(send.router._tree.tokens[0])
+    # The first request comes after the sweep at 20 s. At 30 s, 200 tokens are above the limit of
+    # 100, so only the last 50 of them stay, and 50 are new.
+    assert left == [50, 100, 150, 200, 100]
