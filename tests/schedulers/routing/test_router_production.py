@@ -311,6 +311,14 @@ def test_vtc_basic_forgets_a_user_only_on_the_next_request_of_the_user():
         assert send.router.tokens["gone"] == left
 
 
+def test_vtc_basic_counts_the_tokens_of_the_last_300_s():
+    send, counted = make(VtcBasic, true_outputs=True), []
+    for tokens, now_s in ((100, 0.0), (30, 200.0), (7, 300.0), (1, 300.5), (2, 501.0)):
+        send((f"p{now_s}", tokens), now_s=now_s)
+        counted.append(send.router.tokens["a"])
+    assert counted == [100, 130, 137, 30 + 7 + 1, 7 + 1 + 2]
+
+
 # vllm-router
 
 
