@@ -45,6 +45,18 @@ def test_draws_are_uniform_and_differ_by_stream():
     assert drawn != [draw(number, 1) for number in range(4000)]
 
 
+@pytest.mark.parametrize("router_class", [AibrixPrefixCache, LlmD, RayPrefix])
+def test_a_worker_that_joins_again_has_neither_cache_nor_requests(router_class):
+    send = make(router_class, workers=1)
+    send(("doc", 160))
+    router = send.router
+    assert (router._tree.tokens[0], router.in_flight_by_worker()) == (160, {0: 1})
+    router.on_worker_join(0, 1.0)
+    assert (router._tree.tokens[0], router.in_flight_by_worker()) == (0, {0: 0})
+    send.end(0)  # an answer of the old process
+    assert router.in_flight_by_worker() == {0: 0}
+
+
 # power of two
 
 
