@@ -240,7 +240,9 @@ def test_llm_d_weighs_queue_and_pool_when_configured():
 
 
 def test_llm_d_scores_a_queue_between_the_longest_and_the_shortest():
-    send = make(LlmD, workers=3, prefix_weight=0.0, load_weight=0.0, queue_weight=1.0, kv_weight=1.0)
+    send = make(
+        LlmD, workers=3, prefix_weight=0.0, load_weight=0.0, queue_weight=1.0, kv_weight=1.0
+    )
     fleet = tell(send.router, {0: (4, 0, 0), 1: (3, 0, 100), 2: (0, 0, 700)})
     assert send(("p", 16)) == 2, "0 + 1 and 0.25 + 0.9 against 1 + 0.3"
     fleet.loads[1] = (2, 0, 100)

@@ -247,6 +247,8 @@ def test_long_names_are_counted_as_memory(read, monkeypatch):
     with pytest.raises(DataError, match="is too large"):
         read("t,user,isl,osl\n" + rows)
     assert len(read("t,user,isl,osl\n" + rows.replace("0" * 990, "")).table()) == 300
+    same = "".join(f"{n},{'x' * 999},1,1\n" for n in range(300))  # one name, in memory once
+    assert len(read("t,user,isl,osl\n" + same).table()) == 300
 
 
 def test_a_client_without_requests_has_no_facts(read):
