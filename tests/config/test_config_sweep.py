@@ -75,6 +75,8 @@ def test_an_axis_accepts_its_values():
         ({"grid": {}, "num_runs": 0}, "num_runs = 0: must be greater than or equal to 1"),
         ({}, "grid: missing"),
         ({"grid": 3}, "grid = 3: must be a valid list"),
+        ({"grid": [3]}, r"grid\.0 = 3: must be a valid"),
+        ({"grid": {}, "base": 3}, "base = 3: must be a valid"),
         ({"grid": {}, "name": "a/b"}, "name = 'a/b': must match pattern"),
     ],
 )

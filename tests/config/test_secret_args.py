@@ -34,8 +34,9 @@ def test_a_flag_without_a_value_hides_no_other_flag():
     assert without_secrets(["--api-key", "--x", "1"]) == ["--api-key", "--x", "1"]
 
 
-def spec(*args):
-    return resolve({"backend": {"kind": "emulator", "server_args": [*args]}, "dp": 2}, {})
+def spec(*args, kind="emulator"):
+    model = {} if kind == "emulator" else {"model": "models/tiny"}
+    return resolve({"backend": {"kind": kind, "server_args": [*args]}, "dp": 2} | model, {})
 
 
 def test_an_experiment_is_stored_without_secrets_and_its_servers_get_them():
@@ -73,8 +74,9 @@ def test_secrets_in_sweeps_are_hidden():
 
 
 @pytest.mark.parametrize("args", [["--api-key", "***"], ["--api-key=***"]])
-def test_without_its_secrets_no_server_is_started(args):
+@pytest.mark.parametrize("kind", ["emulator", "sglang", "vllm"])
+def test_without_its_secrets_no_server_is_started(kind, args):
     with pytest.raises(UsageError, match="--api-key is secret and was not stored; give it again"):
-        check_live(spec(*args), LiveOptions())
+        check_live(spec(*args, kind=kind), LiveOptions())
     for fine in ([], ["--api-key", SECRET, "***"], ["--x"]):
         check_given(fine)

@@ -111,6 +111,15 @@ def test_recorded_latencies_show_the_waiting_clients(tmp_path):
     assert {one["client"] for one in found["harm"]["victims"]} == slow
 
 
+def test_the_page_shows_the_load_once_and_the_waits_under_each_scheduler(flooded, tmp_path):
+    page = tmp_path / "page.html"
+    diagnosed(flooded, "--no-plan", "--dp", 1, "--scheduler", "fcfs,vtc", "--report", page)
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", page.read_text(), re.DOTALL)
+    began = ["Load (input", "Replayed under fcfs. Median time", "Replayed under vtc. Median time"]
+    assert len(captions) == len(began)
+    assert all(one.startswith(text) for one, text in zip(captions, began, strict=True))
+
+
 @pytest.mark.slow
 def test_the_fewest_replicas_are_in_the_page(flooded, tmp_path):
     page = tmp_path / "page.html"

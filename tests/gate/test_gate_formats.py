@@ -181,6 +181,28 @@ def test_markdown_has_three_digits_unless_they_hide_a_difference():
     assert "| duration |" not in text  # processors add up numbers in different orders
 
 
+def test_markdown_has_the_worst_configuration_first_and_counts_the_passed_checks():
+    before, after = summary(jain_index=0.9), summary(jain_index=0.85)
+    points = [PairedPoint("same", True, (before,), (before,))]
+    points.append(PairedPoint("worse", True, (before,), (after,)))
+    text = outcome_markdown(judge(points, ["failed:+0", "refused:+0", "jain_index:-0"], alpha=0.05))
+    first, second = (line for line in text.split("\n") if " passed |" in line)
+    assert first.startswith("| ❌ fail | worse | 2 of 3 passed | jain\\_index:-0: FAIL, 0.9 to ")
+    assert second.startswith("| ✅ pass | same | 3 of 3 passed |")
+
+
+def test_markdown_omits_the_last_tables_that_do_not_fit(outcome, monkeypatch):
+    whole = outcome_markdown(outcome)
+    head, checks, changed = whole.split("\n<details>")
+    for room, kept, omitted in (
+        (len(whole), [head, checks, changed], ""),
+        (len(whole) - 1, [head, checks], "\n1 folded table omitted because of their length.\n"),
+        (len(head), [head], "\n2 folded tables omitted because of their length.\n"),
+    ):
+        monkeypatch.setattr("fairbench_gate.formats.MOST_CHARACTERS", room + 200)
+        assert outcome_markdown(outcome) == "\n<details>".join(kept) + omitted
+
+
 @pytest.mark.slow
 def test_markdown_has_one_line_per_configuration_and_stays_short():
     before, after = summary(), summary(duration=8.0)

@@ -335,6 +335,21 @@ def test_a_late_run_is_flagged():
     assert "lateness" not in summary(late, spec=at_once)["notes"]
 
 
+def test_an_emulated_server_has_the_limit_of_its_timing_profile():
+    done = changed(compulsory_tokens=40)
+    profile = "a100-80gb/llama-3.1-8b/tp1/measured-sglang"
+    served = Served("emulator", emulated=True, timing_profile=profile)
+    live = summary(done, served=served)
+    assert "limit" not in live["notes"]
+    assert 0 < live["least_gpu_s"] <= live["victim_least_p95_s"]
+    # The program arrives at 1 s, and ends at 4 s.
+    assert live["least_makespan_s"] == pytest.approx(1.0 + live["victim_least_p95_s"])
+    assert live["limit_ratio"] == pytest.approx(live["least_makespan_s"] / 4.0)
+    unknown = summary(done, served=replace(served, timing_profile="measured elsewhere"))
+    assert "limit_ratio" not in unknown
+    assert "no timing profile describes the replicas" in unknown["notes"]["limit"]
+
+
 def test_an_unmanaged_endpoint_has_no_bound():
     served = replace(SGLANG, unbounded=("the scheduler is the server's own"))
     assert summary(DONE, served=served)["notes"]["bound_source"] == (

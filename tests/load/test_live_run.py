@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
@@ -14,8 +15,11 @@ from fairbench.cli.app import app
 from fairbench.config.resolve import read_experiment, resolve
 from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.sim.run import simulate
+from fairbench_load.backends.base import Served
 from fairbench_load.backends.emulator import EmulatorBackend
+from fairbench_load.driver.target import DriverTarget
 from fairbench_load.processes.servers import start_all, stop_all
+from fairbench_load.run import _Serving
 from tests.load.live_cli import (
     WAIT_S,
     descendants,
@@ -32,6 +36,7 @@ EMULATED = ["run", "--backend", "emulator", "--dp", "2", "--workload", "chat", "
 EMULATED += ["--clients", "3"]
 SHORT = [*EMULATED, "--num-programs", "1", "--time-scale", "8"]
 LONG = [*EMULATED, "--duration", "20000"]
+SERVED = Served("emulator")
 
 
 def invoke(*arguments):
@@ -164,6 +169,27 @@ def pids_of(process, command):
 
 def arguments_of(pid):
     return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+
+
+def ended(name, *, deaths, has_ended):
+    return SimpleNamespace(
+        named_with_place=lambda: name,
+        last_words=lambda: f"the last words of {name}",
+        deaths=deaths,
+        has_ended=has_ended,
+    )
+
+
+def test_a_worker_that_was_restarted_has_ended_once_and_serves_again():
+    target = DriverTarget("http://127.0.0.1:9")
+    alive, router = ended("alive", deaths=0, has_ended=False), ended("r", deaths=0, has_ended=False)
+    again, gone = ended("again", deaths=1, has_ended=False), ended("gone", deaths=0, has_ended=True)
+    found = _Serving(target, SERVED, [alive, again, gone], router)
+    assert (found.ended_workers(), found.broken()) == (["again", "gone"], "")
+    assert _Serving(target, SERVED, [gone, gone]).broken() == "every worker ended during the run"
+    assert _Serving(target, SERVED).broken() == "", "servers that fairbench did not start"
+    lost = _Serving(target, SERVED, [alive], ended("router", deaths=0, has_ended=True)).broken()
+    assert lost == "the router ended during the run, with the last words of router"
 
 
 @pytest.mark.slow

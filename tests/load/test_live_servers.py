@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.errors import RunFailed, UsageError
 from fairbench_load.processes import environment as gpus
+from fairbench_load.processes import reaper as reaper_module
 from fairbench_load.processes import servers as servers_module
 from fairbench_load.processes.addresses import free_ports
 from fairbench_load.processes.environment import assign, found_gpus, server_gpus
@@ -32,6 +33,16 @@ def recipe(name, *arguments, **options):
     return Recipe(
         name, lambda ports: [sys.executable, str(FAKE), str(ports[0]), *arguments], **options
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -15 $$", 143)]
+)
+def test_a_reaper_ends_with_the_code_of_its_server_as_in_a_shell(command, code):
+    """A shell adds 128 to the number of the signal that ended a process."""
+    reaper = [sys.executable, reaper_module.__file__, "1.0", "sh", "-c", command]
+    with subprocess.Popen(reaper, stdin=subprocess.PIPE) as process:
+        assert process.wait(WAIT_S) == code
 
 
 def pids_in(path):

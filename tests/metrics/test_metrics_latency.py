@@ -45,6 +45,13 @@ def test_percentiles_equal_hand_computed_values(made, percent, expected):
     assert censored is expected[1]
 
 
+def test_the_percentiles_of_several_clients_do_not_mix_their_latencies():
+    clients = [sample([1], [6], 1), sample(), sample([4, 1, 2]), sample([2], [], 2)]
+    first, empty, third, last = Ranked(clients).percentiles(50)
+    assert [first, third, last] == [(6, True), (2, False), (math.inf, False)]
+    assert math.isnan(empty.value_s)
+
+
 def test_a_percentile_that_may_equal_a_known_value_stays_just_below_it():
     # Sorted, the least possible values are 3, 5, 7. As > 3 may be anything, the median lies in [5,
     # 7].

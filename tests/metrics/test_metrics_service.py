@@ -1,4 +1,5 @@
 import itertools
+from math import inf
 
 import numpy as np
 import pytest
@@ -6,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import ServiceWeights
-from fairbench.metrics.records import Window
+from fairbench.metrics.records import REFUSED, Window
 from fairbench.metrics.service import View, booked_in, cumulative, window_service
-from tests.metrics.metrics_helpers import log, step_ends
+from fairbench.metrics.traffic import traffic_of
+from tests.metrics.metrics_helpers import log, requests, step_ends
 
 WEIGHTS = ServiceWeights()
 
@@ -200,3 +202,18 @@ def test_no_window_has_more_computed_than_input(entries, times):
         assert extend in (booked.extend[place], booked.charged[place])
     for view in (View.CLIENT, View.CHARGED, View.OUTPUT):
         assert (mended.seen(view, WEIGHTS) == booked.seen(view, WEIGHTS)).all()
+
+
+def test_the_traffic_of_a_run_has_sizes_and_waits_in_order_of_arrival():
+    made = requests(
+        {"client": 1, "arrival_s": 5.0, "first_token_s": 7.5, "input_tokens": 100}
+        | {"output_tokens": 20, "max_new_tokens": 64},
+        {"client": 0, "arrival_s": 1.0, "input_tokens": 10, "max_new_tokens": 50},  # no answer
+        {"client": 0, "arrival_s": 3.0, "input_tokens": 7, "max_new_tokens": 4, "status": REFUSED},
+    )
+    traffic = traffic_of(["a", "b"], made, 9.0)
+    assert traffic.clients == ("a", "b")
+    assert traffic.client.tolist() == [0, 0, 1]
+    assert traffic.arrival_s.tolist() == [1.0, 3.0, 5.0]
+    assert traffic.tokens.tolist() == [10 + 2 * 50, 7 + 2 * 4, 100 + 2 * 20]
+    assert traffic.wait_s.tolist() == [9.0 - 1.0, inf, 2.5]

@@ -151,6 +151,22 @@ def test_the_command_fails_where_no_size_suffices(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("most", "tested", "advice"),
+    [
+        (5, [1, 2, 3, 4, 5], ""),
+        (6, [1, 2, 3, 5, 6], " (some sizes were not tested; give --every to test all)"),
+    ],
+)
+def test_the_command_says_whether_all_sizes_were_tested(most, tested, advice, tmp_path):
+    slo = ("--slo", "ttft_p99<1ms")
+    result = command(*slo, "--dp", f"1..{most}", "--result-dir", tmp_path, "--json")
+    tried = json.loads(result.stdout)["choices"][0]["tried"]
+    assert [one["replicas"] for one in tried] == tested
+    failed = f"no number of replicas from 1 to {most} meets the targets{advice}"
+    assert result.stderr.splitlines()[-1] == f"fairbench: {failed}"
+
+
+@pytest.mark.parametrize(
     "flag", [("--dp", "1..4"), ("--num-runs", "2"), ("--every",), ("--gpu", "h100")]
 )
 def test_a_resumed_plan_keeps_its_settings(flag):

@@ -231,6 +231,17 @@ def test_all_commands_find_the_same_requests(name, tmp_path):
     check(write(tmp_path / "log.jsonl", records_of(name)), name)
 
 
+@pytest.mark.parametrize("kind", ["event", "embedding"])
+@pytest.mark.parametrize(("name", "key"), [("langfuse", "type"), ("langsmith", "run_type")])
+def test_spans_of_other_kinds_without_tokens_are_no_requests(name, key, kind, tmp_path):
+    counts = ("usageDetails", "prompt_tokens", "completion_tokens")
+    rows = []
+    for row in records_of(name):
+        other = {key: kind.upper() if name == "langfuse" else kind, "id": f"{row['id']}-other"}
+        rows += [row, {one: row[one] for one in row if one not in counts} | other]
+    check(write(tmp_path / "log.jsonl", rows), name)
+
+
 @pytest.mark.parametrize("name", sorted(set(WRITERS) - {"vidur"}))
 def test_the_order_of_records_and_keys_does_not_matter(name, tmp_path):
     rng = random.Random(7)

@@ -10,7 +10,7 @@ from fairbench.cli.app import app
 from fairbench.errors import DataError
 from fairbench.files.times import duration_s
 from fairbench.metrics.records import FINISHED
-from fairbench.records.column_names import nearest, parse_map, plain, split_unit
+from fairbench.records.column_names import can_hold, nearest, parse_map, plain, split_unit
 from fairbench.workloads.traces.read import TraceParams, read_trace
 from fairbench_logs.diagnosis.access_log import read_log
 from fairbench_logs.scoring.records import read_scored
@@ -202,6 +202,34 @@ def test_lines_of_one_request_count_once_and_repeated_ids_do_not(write):
     )
     numbers = rows_of(id=1, ttft=..., latency=...)  # an id of something else
     assert len(read_trace(TraceParams(str(write(numbers)))).trace.table(0)) == 6
+
+
+@pytest.mark.parametrize(
+    ("field", "possible", "impossible"),
+    [
+        ("start", [1_795_154_400, "2026-11-20T06:00:00Z", "12.5"], ["cold", "", [1]]),
+        ("ttft", [0.25, "250 ms", -1], ["soon", -2]),
+        ("input_tokens", [0, "12", 2**53 - 1], ["many", -1, 1.5, 2**53]),
+        ("itls", [[0.1, 0.2], "[0.1, 0.2]"], [0.1]),
+        ("client", ["ann", 7], [["ann"], {"name": "ann"}]),
+        ("text", ["hello", [{"role": "user"}]], []),
+    ],
+)
+def test_a_column_holds_a_field_only_if_its_values_can(field, possible, impossible):
+    assert [can_hold(field, value) for value in possible] == [True] * len(possible)
+    assert [can_hold(field, value) for value in impossible] == [False] * len(impossible)
+
+
+def test_a_column_of_words_is_no_start(write):
+    scored, table = both(write(rows_of(start=lambda n: ("cold", "warm")[n % 2])))
+    assert scored.requests.arrival_s.tolist() == [0.0, 5.0, 10.0, 15.0, 20.0, 25.0]
+    assert table.arrival_s.tolist() == [0.0, 5.0, 10.0, 15.0, 20.0, 25.0]
+
+
+def test_a_column_of_words_is_no_duration(write):
+    scored = read_scored([write(rows_of(ttft="hot", time_to_first_token=0.5))])
+    waits = scored.requests.first_token_s - scored.requests.arrival_s
+    assert waits.tolist() == [0.5] * 6
 
 
 @pytest.mark.parametrize("kind", ["agent", "CHAIN", "workflow"])

@@ -31,6 +31,14 @@ def test_every_router_is_known_by_its_own_name(name):
     assert registry.build_router(name, {}, 4).name == name
 
 
+@pytest.mark.parametrize("name", registry.locals_by_name())
+def test_every_local_scheduler_knows_the_facts_of_its_run(name):
+    """An engine's own process gets these facts from the scheduler."""
+    scheduler, setup = registry.build_local(name, {}), Setup(weights={"a": 2.0})
+    scheduler.prepare(setup)
+    assert scheduler.setup is setup
+
+
 MAY_BE_INFINITE = {  # each of these says what infinity means
     *("fair-finish.slack", "ray-prefix.imbalanced_threshold"),
     *("preble-e2.rebalance_threshold", "preble-e2.autoscale_factor", "preble-e2.imbalance_ratio"),

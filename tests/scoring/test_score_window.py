@@ -84,6 +84,23 @@ def test_sessions_last_until_their_last_answer(tmp_path, flags, rounds):
     assert {client["latency_n"] for client in got["clients"]} == {1}
 
 
+def test_a_single_program_with_several_requests_extends_the_window(tmp_path):
+    requests = [{"client": "a", "start": at} for at in range(11)]
+    requests += [{"client": "b", "session": "s", "start": at, "latency": 4.0} for at in (1, 9)]
+    assert window_of(written(tmp_path, requests)) == (0.0, pytest.approx(13.0), SESSIONS)
+
+
+@pytest.mark.parametrize("session", [{}, {"session": "s"}])
+def test_only_records_with_sessions_have_metrics_of_sessions(session, tmp_path):
+    requests = [{"client": "a", "start": at} | session for at in (0, 3, 6)]
+    requests += [{"client": "b", "start": at} for at in (1, 4)]
+    got = summary_of(written(tmp_path, requests), "--misbehaving", "b")
+    own = {"victim_session_p50_s", "victim_turn_wait_p50_s", "min_session_share", "worst_sessions"}
+    assert own & got.keys() == (own if session else set())
+    # Each of the three turns takes 1 s.
+    assert got.get("victim_session_p50_s") == (pytest.approx(3.0) if session else None)
+
+
 @pytest.mark.parametrize(
     "names",
     [

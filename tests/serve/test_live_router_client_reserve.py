@@ -110,6 +110,22 @@ def test_a_setting_of_the_operator_takes_precedence():
     assert flooded(64, **router, settings=settings) == (2, 1)
 
 
+@pytest.mark.parametrize(
+    ("limits", "gateway", "orders_by"),
+    [(True, "vtc", "vtc"), (True, None, "fcfs"), (False, "vtc", "vtc"), (False, None, None)],
+)
+def test_default_limits_keep_the_gateway_of_the_operator(limits, gateway, orders_by):
+    async def run():
+        settings = {"concurrency.requests": 1_000} if gateway else {}
+        router = {"gateway": gateway, "limits_clients": limits, "settings": settings}
+        async with cluster(1, info=SIZE, router=router) as (under_test, _):
+            ingress = under_test.proxy.dispatcher.ingress
+            assert await stream(under_test, "a") == 200
+            return None if ingress is None else ingress.queue._bands[0].scheduler.name
+
+    assert asyncio.run(run()) == orders_by
+
+
 def test_a_lone_client_is_served_at_any_limit():
     async def run():
         info = {"max_total_num_tokens": 10, "max_running_requests": 1}

@@ -131,6 +131,23 @@ def test_sglang_waits_for_memory_before_the_prompt_and_vllm_before_the_transfer(
     assert times(second)[1] < times(second)[0] == times(second)[2] == times(first)[-1]
 
 
+def test_a_worker_is_saturated_while_a_request_waits_for_memory_at_its_decode_worker():
+    home, seen = Home(engine__max_total_tokens=150), []
+
+    def look():
+        worker = home.workers[0]
+        seen.append((worker.queued_count, worker.running_count, worker.saturated))
+
+    home.send(100, 5)
+    home.send(100, 5)
+    for at_us in (1_000, 6_000, 10_000, 20_000):
+        home.clock.at(at_us * US, ARRIVE, 0, look)
+    home.run()
+    # The first request has its prefill until 2,000, and decodes until 9,240. Then the second
+    # request has its prefill until 11,240.
+    assert seen == [(1, 1, True), (1, 0, True), (0, 1, False), (0, 0, False)]
+
+
 def test_a_request_that_no_decode_worker_holds_is_refused():
     home = Home()
     never = home.send(100, 5, max_new=9_000)

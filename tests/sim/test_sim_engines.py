@@ -4,6 +4,7 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.config.spec import to_toml
+from fairbench.engine.clock import ARRIVE
 from fairbench.engine.contract import CONTRACTS
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile
@@ -13,7 +14,9 @@ from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.alone import simulate_alone
 from fairbench.sim.run import Simulation, simulate
 from tests.invariants import assert_same_records, check_all
-from tests.sim.sim_helpers import small_spec
+from tests.sim.sim_helpers import US, Home, small_spec
+from tests.sim.test_sim_lightllm import Server
+from tests.sim.test_sim_vllm import VLLMHome
 from tests.sim.vllm_invariants import watch_vllm
 from tests.slow_params import slow
 
@@ -33,6 +36,31 @@ def vllm_spec(scheduler, workload="chat", **more):
 
 def test_every_engine_has_a_contract():
     assert list(CONTRACTS) == list(ENGINES)
+
+
+@pytest.mark.parametrize(
+    ("home", "later"),
+    [
+        (lambda: Home(max_running_requests=1), {"at_ps": 2_000 * US}),
+        (lambda: VLLMHome(max_num_seqs=1), {"at_ps": 2_000 * US}),
+        (Server, {"at_us": 2_000}),  # admits the next minibatch when its batch is empty
+    ],
+)
+def test_a_worker_is_saturated_only_while_a_request_waits_for_a_slot(home, later):
+    """A request takes 1,000 + 10 * 10 us of prefill and two steps of 1,010 us."""
+    home, seen = home(), []
+
+    def look():
+        worker = home.worker
+        seen.append((worker.queued_count, worker.running_count, worker.saturated))
+
+    home.send(10, 3)
+    home.send(10, 3, **later)
+    for at_us in (1_500, 2_500, 4_000, 7_000):
+        home.clock.at(at_us * US, ARRIVE, 0, look)
+    home.run()
+    assert [one.finish_ps // US for one in home.sent] == [3_120, 6_240]
+    assert seen == [(0, 1, False), (1, 1, True), (0, 1, False), (0, 0, False)]
 
 
 class Told(FCFS):

@@ -309,6 +309,26 @@ class TestRealItems:
         assert [call.output_tokens for call in calls] == [5, 512]
 
 
+@pytest.mark.parametrize(
+    ("kind", "params", "expected"),
+    [
+        ("chat", {"turns_max": 2, "think_mean_s": 5.0}, True),
+        ("chat", {"turns_max": 2, "think_mean_s": 0.0}, False),
+        ("chat", {"turns_min": 1, "turns_max": 1, "think_mean_s": 5.0}, False),
+        ("long-qa", {"questions": 2, "gap_mean_s": 1.0}, True),
+        ("long-qa", {"questions": 2, "gap_mean_s": 0.0}, False),
+        ("long-qa", {"questions": 1, "gap_mean_s": 1.0}, False),
+        ("agent", {"steps_min": 2, "steps_max": 2, "step_gap_s": 1.0}, True),
+        ("agent", {"steps_min": 2, "steps_max": 2, "step_gap_s": 0.0}, False),
+        ("agent", {"steps_min": 1, "steps_max": 1, "step_gap_s": 1.0}, False),
+        ("judge", {}, False),
+    ],
+)
+def test_time_passes_between_calls_only_with_several_calls_and_a_gap(kind, params, expected):
+    params = make_params(kind, load_workload(kind).params | params, kind)
+    assert program_class(kind).pauses(params) is expected
+
+
 def test_an_unknown_kind_gets_the_nearest_name():
     with pytest.raises(UsageError, match=r"program kind 'chatt'.*Did you mean 'chat'"):
         program_class("chatt")

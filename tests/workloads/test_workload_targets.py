@@ -92,9 +92,10 @@ def test_an_unknown_key_of_a_class_names_the_nearest(documented):
         load_workload(str(documented))
 
 
-def test_multiples_need_a_timing_profile():
+@pytest.mark.parametrize("goodput", [{"ttft": "2x"}, {"ttft": "2s", "client-1.tpot": "2x"}])
+def test_multiples_need_a_timing_profile(goodput):
     endpoint = {"kind": "endpoint", "base_url": "http://127.0.0.1:1"}
-    flags = {"workload": "chat", "backend": endpoint, "goodput": {"ttft": "2x"}}
+    flags = {"workload": "chat", "backend": endpoint}
     with pytest.raises(
         UsageError,
         match=(
@@ -102,7 +103,7 @@ def test_multiples_need_a_timing_profile():
             "timing profile; give a time, such as 500ms"
         ),
     ):
-        resolve(flags)
+        resolve(flags | {"goodput": goodput})
     assert resolve(flags | {"goodput": {"ttft": "2s"}}).goodput == {"ttft": "2s"}
 
 

@@ -179,7 +179,8 @@ def can_hold(field: str, value: Any) -> bool:
     if field in MOMENTS:
         return cells.is_moment(value)
     if field in LENGTHS:
-        return cells.duration_s(value) is not None or (cells.number_of(value) or 0) >= -1
+        number = cells.number_of(value)
+        return cells.duration_s(value) is not None or (number is not None and number >= -1)
     if field in COUNTS:
         number = cells.number_of(value)
         return number is not None and 0 <= number < 2**53 and number % 1 == 0

@@ -83,6 +83,26 @@ def test_numbers_stay_in_a_round_without_answers():
     assert numbers(desk) == {"a": 5, "b": -5}
 
 
+def test_rounds_follow_each_other_without_gaps_although_nothing_happens_in_some():
+    """The first arrival is at 10 s, so the arrivals at 250 s are in the round that ends at 310 s.
+
+    In that round, a and b get equal answers and b is late, so 5 is exchanged.
+    """
+    desk = Desk("exfairs", concurrency__requests=SLOTS)
+    desk.now_s = 10.0
+    desk.arrive("c")
+    desk.now_s = 250.0
+    requests = {client: desk.arrive(client) for client in "ab"}
+    for client, desk.now_s in (("a", 251.0), ("b", 256.0)):
+        desk.answer(requests[client])
+    desk.now_s = 309.9
+    desk.arrive("c")
+    assert numbers(desk) == {}
+    desk.now_s = 310.0
+    desk.arrive("c")
+    assert numbers(desk) == {"a": 5, "b": -5}
+
+
 @pytest.mark.parametrize(("late", "exchanged"), [(1, {}), (2, {"a": 1, "b": -1})])
 def test_a_small_difference_is_not_exchanged(late, exchanged):
     """With equal service, and 1 or 2 late answers of 8, the scores differ by 0.0875 or by 0.175."""

@@ -52,7 +52,7 @@ def test_llm_d_vtc_starts_newcomers_at_the_lowest_waiting_client_and_forgets_the
     counters = desk.gateway.balances[0]
     assert (counters["a"], counters["b"]) == (400, 400)
     desk.serve(2)
-    desk.now_s = 299
+    desk.now_s = 300
     desk.arrive("c", 16)
     assert {"a", "b"} <= set(counters)
     desk.now_s = 301

@@ -13,6 +13,7 @@ from fairbench_rivals.local.autellix import Autellix
 from fairbench_rivals.local.equinox import Equinox
 from fairbench_rivals.local.fairserve import FairServe
 from fairbench_rivals.local.hrrn import HRRN
+from fairbench_rivals.local.shortest_prefill_first import ShortestPrefillFirst
 from tests.schedulers.local.local_server import Server, call
 
 
@@ -117,6 +118,36 @@ def test_hrrn_leaves_a_queue_above_its_limit_as_it_is():
     assert HRRN(HRRN.Params(queue_limit=3)).sort_queue(queue) is None
     assert numbers(HRRN(HRRN.Params(queue_limit=4)).sort_queue(queue)) == [3, 2, 1, 0]
     assert numbers(HRRN(HRRN.Params(queue_limit=0)).sort_queue(queue)) == [3, 2, 1, 0]
+
+
+# shortest prefill first
+
+
+def test_shortest_prefill_first_goes_by_uncached_tokens_and_defers_duplicates():
+    scheduler = ShortestPrefillFirst(ShortestPrefillFirst.Params())
+    queue = [(1, 100, 0), (2, 300, 260), (5, 40, 0), (4, 70, 70), (3, 9, 8)]
+    queue = [(*one, 0, False) for one in queue] + [(0, 20, 15, 0, True)]
+    # works of 1, 1, 40, 40 and 100 tokens, and 5 tokens of a prefix that another request computes
+    assert numbers(scheduler.sort_queue(Matched(queue))) == [3, 4, 2, 5, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("left", "budget", "limit"),
+    [
+        (100, 64, 64 - 10 - 20),  # the third request would need 40 of the other 34 tokens
+        (100, 71, 1),
+        (100, 70, 70 - 10 - 20),  # not even one token would be left
+        (20, 64, 64 - 10),  # the second request is not shorter
+        (21, 64, 64 - 10 - 20),
+        (10, 64, None),
+        (100, 10, None),
+    ],
+)
+def test_a_chunk_leaves_room_for_shorter_waiting_prompts(left, budget, limit):
+    scheduler = ShortestPrefillFirst(ShortestPrefillFirst.Params())
+    works = [(1, 10), (2, 20), (3, 40)]
+    scheduler.sort_queue(Matched((number, work, 0, 0, False) for number, work in works))
+    assert scheduler.chunk_limit(left, budget) == limit
 
 
 # FairServe

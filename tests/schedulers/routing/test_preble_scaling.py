@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from fairbench.schedulers.parts.fleet import as_bits
-from fairbench.schedulers.parts.preble_costs import key_portion
+from fairbench.schedulers.parts.preble_costs import Autoscaler, key_portion
 from fairbench.schedulers.parts.preble_tree import NOWHERE, PrebleTree, WaitWindow
 from fairbench.schedulers.parts.preble_windows import TimeModel, Windows
 from fairbench.schedulers.routing.preble_e2 import PrebleE2
@@ -173,6 +173,31 @@ TIMES = TimeModel(
     prefill_tiny_ms=0.0,
     decode_ms_per_token=1.0,
 )
+
+
+@pytest.mark.parametrize(
+    ("dispatched_to", "answered_by", "newer_s", "is_overloaded"),
+    [
+        (1, 1, 4.0, True),  # exactly twice the older 2 s
+        (1, 1, 3.9, False),
+        (0, 1, 4.0, False),  # sent elsewhere after that
+    ],
+)
+def test_only_first_tokens_from_the_gpu_of_the_last_dispatch_are_waits(
+    dispatched_to, answered_by, newer_s, is_overloaded
+):
+    scaler, tree = Autoscaler(2.0, 100.0, TIMES), PrebleTree()
+    end = tree.insert(prompt(DOC), 1)  # takes 1 s to compute
+    older, newer, ended = (request(number, "a", DOC) for number in range(3))
+    scaler.note_dispatch(older, 1, end, 0, 8.0)
+    scaler.note_first_token(older, 1, 10.0)
+    scaler.note_dispatch(newer, dispatched_to, end, 500_000, 59.5)
+    scaler.note_dispatch(ended, 1, end, 0, 59.0)
+    scaler.note_end(ended)
+    scaler.note_first_token(ended, 1, 69.0)  # would be a wait of 10 s
+    scaler.note_first_token(newer, answered_by, 60.0 + newer_s)
+    assert (scaler.overloaded(end, 1, 70.0) is end) == is_overloaded
+    assert scaler.overloaded(end, 0, 70.0) is None
 
 
 def windows(*loads):

@@ -45,6 +45,18 @@ def test_draws_are_uniform_and_differ_by_stream():
     assert drawn != [draw(number, 1) for number in range(4000)]
 
 
+@pytest.mark.parametrize("router_class", [AibrixPrefixCache, LlmD, RayPrefix])
+def test_a_worker_that_joins_again_has_neither_cache_nor_requests(router_class):
+    send = make(router_class, workers=1)
+    send(("doc", 160))
+    router = send.router
+    assert (router._tree.tokens[0], router.in_flight_by_worker()) == (160, {0: 1})
+    router.on_worker_join(0, 1.0)
+    assert (router._tree.tokens[0], router.in_flight_by_worker()) == (0, {0: 0})
+    send.end(0)  # an answer of the old process
+    assert router.in_flight_by_worker() == {0: 0}
+
+
 # power of two
 
 
@@ -227,6 +239,16 @@ def test_llm_d_weighs_queue_and_pool_when_configured():
     assert send(("p", 16)) == 0, "nobody has the shorter queue"
 
 
+def test_llm_d_scores_a_queue_between_the_longest_and_the_shortest():
+    send = make(
+        LlmD, workers=3, prefix_weight=0.0, load_weight=0.0, queue_weight=1.0, kv_weight=1.0
+    )
+    fleet = tell(send.router, {0: (4, 0, 0), 1: (3, 0, 100), 2: (0, 0, 700)})
+    assert send(("p", 16)) == 2, "0 + 1 and 0.25 + 0.9 against 1 + 0.3"
+    fleet.loads[1] = (2, 0, 100)
+    assert send(("p", 16)) == 1, "0.5 + 0.9 against 1 + 0.3"
+
+
 # aibrix-prefix-cache
 
 
@@ -303,6 +325,14 @@ def test_vtc_basic_forgets_a_user_only_on_the_next_request_of_the_user():
         assert send.router.tokens["gone"] == left
 
 
+def test_vtc_basic_counts_the_tokens_of_the_last_300_s():
+    send, counted = make(VtcBasic, true_outputs=True), []
+    for tokens, now_s in ((100, 0.0), (30, 200.0), (7, 300.0), (1, 300.5), (2, 501.0)):
+        send((f"p{now_s}", tokens), now_s=now_s)
+        counted.append(send.router.tokens["a"])
+    assert counted == [100, 130, 137, 30 + 7 + 1, 7 + 1 + 2]
+
+
 # vllm-router
 
 
@@ -346,3 +376,15 @@ def test_ray_forgets_only_when_configured():
             send((key, 50))
         send(("x", 1), now_s=10.0)
         assert send.router._tree.tokens[0] == left
+
+
+def test_ray_forgets_at_its_interval_only():
+    limits = {"eviction_threshold": 400, "eviction_target": 240}
+    send = make(RayPrefix, workers=1, do_eviction=True, **limits)
+    left = []
+    for key, now_s in (("a", 25.0), ("b", 26.0), ("c", 29.9), ("x", 29.9), ("y", 30.0)):
+        send((key, 50), now_s=now_s)
+        left.append(send.router._tree.tokens[0])
+    # The first request comes after the sweep at 20 s. At 30 s, 200 tokens are above the limit of
+    # 100, so only the last 50 of them stay, and 50 are new.
+    assert left == [50, 100, 150, 200, 100]

@@ -3,6 +3,8 @@
 import gzip
 import json
 from dataclasses import replace
+from math import inf
+from random import Random
 
 import pytest
 from typer.testing import CliRunner
@@ -17,6 +19,8 @@ from fairbench.workloads.trace_workload import plain_names, trace_manifest, trac
 from fairbench.workloads.traces import read as read_module
 from fairbench.workloads.traces.read import TraceParams, read_trace
 from fairbench.workloads.traces.table import facts_of_table, shared_prefixes
+from fairbench.workloads.traffic.arrivals import TrafficLoad
+from fairbench.workloads.traffic.recorded import ReplayTraffic
 
 DAYS = ("9999-12-31", "0001-01-01", "2250-01-01", "1700-01-01")
 
@@ -29,6 +33,17 @@ def read(tmp_path):
         return read_trace(TraceParams(str(path), **params)).trace
 
     return read
+
+
+def test_clients_of_a_trace_arrive_as_recorded_and_no_other_way(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("t,isl,osl\n0,5,1\n8,6,1\n")
+    kind, load = ReplayTraffic(TraceParams(str(path))), TrafficLoad(0, 1.0, 1.0, None, inf)
+    arrivals = kind.misbehaving(load, 1, None).arrivals(Random(0))
+    assert [one.at_s for one in arrivals] == [0.0, 8.0]
+    for rate_multiple, until_fraction in ((2, None), (1, 0.5)):
+        with pytest.raises(UsageError, match="misbehaving: not supported for a trace"):
+            kind.misbehaving(load, rate_multiple, until_fraction)
 
 
 def test_a_trace_longer_than_the_clock_is_refused_unless_a_part_is_played(tmp_path):
@@ -232,6 +247,8 @@ def test_long_names_are_counted_as_memory(read, monkeypatch):
     with pytest.raises(DataError, match="is too large"):
         read("t,user,isl,osl\n" + rows)
     assert len(read("t,user,isl,osl\n" + rows.replace("0" * 990, "")).table()) == 300
+    same = "".join(f"{n},{'x' * 999},1,1\n" for n in range(300))  # one name, in memory once
+    assert len(read("t,user,isl,osl\n" + same).table()) == 300
 
 
 def test_a_client_without_requests_has_no_facts(read):
