@@ -57,7 +57,7 @@ def test_a_load_too_large_to_draw_may_be_cut(tmp_path, monkeypatch):
     window = [[0, 100.0, 1.0, "Gamma", 1, 1]]
     path.write_text(json.dumps({"client": 0, "windows": window, "lens": {"0": LENS}}))
     trace = read_trace(TraceParams(str(path))).trace
-    with pytest.raises(DataError, match=r"60,000 requests do not fit into memory.*, with --to"):
+    with pytest.raises(DataError, match=r"60,000 requests do not fit into memory.*; use --to"):
         trace.table(0)
     assert len(trace.table(0, 6.0)) > 100
 
