@@ -434,7 +434,7 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
     timing_error: Annotated[
         float | None,
         Flag(
-            "Largest random error, in percent, of each coefficient of the timing profile.",
+            "Largest random error, in percent, of the timing profile and of each coefficient.",
             CLUSTER,
             key="timing.error_pct",
             unit="%",

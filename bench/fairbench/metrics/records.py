@@ -228,7 +228,7 @@ class Client(NamedTuple):
     - ``weight`` is the client's entitlement relative to other clients.
     - ``targets`` are the latency targets of the client's requests, and ``service_class`` is the
       name of the class that sets the targets, or "".
-    - ``owner`` is the client's owner, or "" if the client has no owner or a name with the owner.
+    - ``owner`` is the client's owner, or "" if the client has none or its name contains the owner.
     - ``padding`` describes the useless input and output tokens of the client's requests.
     """
 

@@ -73,7 +73,7 @@ def _basis(found: Diagnosis) -> str:
 
 
 def overload_in(found: Diagnosis) -> Overload | None:
-    """Return a period without floods in which most clients wait, or None."""
+    """Return the period in which most clients of a log without floods wait, or None."""
     if found.floods or found.log.measured == RESPONSE or not found.waits.knows_waits:
         return None
     return overload_of(found.waits)
