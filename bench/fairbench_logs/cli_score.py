@@ -60,11 +60,11 @@ def score(
         Option(
             "--map",
             metavar="FIELD=NAME",
-            help="Read FIELD of the records from column NAME of the file, as in client=user_id; "
+            help="Read FIELD of the records from column NAME of the file (client=user_id); "
             "may be repeated. Required fields: client, start, first_token or ttft, end or "
             "latency or itls, input_tokens, output_tokens. Optional fields: program, worker, "
-            "cached_tokens, admitted, status, error, gaps, id. To ignore an optional field, leave "
-            "its column empty, as in program=.",
+            "cached_tokens, admitted, status, error, gaps, id. To ignore an optional field, write "
+            "no column name after the equals sign: program=.",
         ),
     ] = None,
     time_unit: Annotated[

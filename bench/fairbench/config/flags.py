@@ -49,7 +49,7 @@ class LogFlags(TypedDict, total=False):
         Flag(
             "Column of the trace that holds a field, if its name is not a common one; may be "
             f"repeated. Fields: {', '.join(MAPPED)}. time_ms is the time in milliseconds, and "
-            "so on. To ignore a field, leave its column empty, as in session=.",
+            "so on. To ignore a field, write no column name after the equals sign: session=.",
             WORKLOAD,
             metavar="FIELD=COLUMN",
             key="trace.columns",

@@ -57,7 +57,7 @@ class Oracle(Router):
         return self._placed[group]
 
     def _group(self, prompt: Prompt) -> Prompt:
-        """Return the beginning of the prompt that identifies the prompt's group."""
+        """Return the first tokens of a prompt, which are the same for all prompts of its group."""
         if self.params.layer_tokens:
             return _first(prompt, self.params.layer_tokens)
         shared = prompt if self._shared is None else _shared(self._shared, prompt)
