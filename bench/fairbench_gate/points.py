@@ -16,7 +16,7 @@ from fairbench.results import experiments
 from fairbench.results.comparison import ComparedRun, runs_below
 from fairbench.results.store import EXPERIMENT, Summary
 
-MAX_SHOWN = 4  # largest number of differing keys that a message names
+MAX_SHOWN = 4  # maximum number of differing keys that a message lists
 
 
 @dataclass(frozen=True, slots=True)

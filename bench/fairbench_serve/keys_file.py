@@ -22,7 +22,7 @@ OTHERS = "*"
 CLIENTS = "clients"
 WEIGHT = "weight"
 FIELDS = (WEIGHT, TOKENS, REQUESTS)
-MOST = 10**12  # highest quota of a client, in tokens or requests per minute
+MOST = 10**12  # highest allowed quota of a client, in tokens or requests per minute
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ VARIED = (
     "settings.engine.batch_is_full",
 )  # fmt: skip
 """The settings, besides those in ``PLACE``, in which experiments of judged runs may differ."""
-MOST_ROWS = 400  # largest number of rows per file, to keep files small
+MOST_ROWS = 400  # maximum number of rows per file, to keep files small
 DIGITS = 7  # significant digits of a derived value
 
 
