@@ -112,8 +112,8 @@ def score(
         Option(
             min=0.0,
             help="End of the measured period, in seconds after the first request. [default: "
-            "the last answer if programs have several requests or all requests arrive at once, and "
-            "otherwise the last arrival]",
+            "the last answer if programs have several requests or if all requests arrive at the "
+            "same time, and otherwise the last arrival]",
         ),
     ] = None,
     report: ReportFile = None,

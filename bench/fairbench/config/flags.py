@@ -260,7 +260,7 @@ class ServedFlags(TypedDict, total=False):
     request_rate: Annotated[
         float | None,
         Flag(
-            "Programs/s of each well-behaved client over the whole cluster; `inf` is all at once.",
+            "Programs/s of each well-behaved client over the whole cluster; `inf`: all at time 0.",
             LOAD,
             "the workload's, times dp",
             unit="programs/s",

@@ -85,8 +85,8 @@ class KVNode(Node):
     is the latest use of a path that ends at this node, or at an evicted node below it. ``locks``
     and ``last_access`` are exact for leaves, and lower bounds for other nodes.
 
-    A use of a node is recorded as a time stamp and a position in the queue. Uses that are recorded
-    for all waiting requests at once have equal time stamps and different queue positions.
+    A use of a node is recorded as a time stamp and a position in the queue. Uses that one pass
+    records for all waiting requests have equal time stamps and different queue positions.
     """
 
     __slots__ = ("last_access", "listed", "locks", "number", "waiters")

@@ -87,10 +87,10 @@ class Concurrency(Detector):
     number of its unfinished requests (``by=requests``), or of their prompt tokens (``by=tokens``),
     divided by its capacity. With ``by=larger`` (llm-d's ``hybrid``), the larger of the loads by
     requests and by tokens counts. The gateway sends requests while the mean load of the workers, as
-    a fraction of capacity, is below 1. The detector sees each request start and end at once,
-    without polling workers. A request's whole prompt counts as load until the request ends; in
-    llm-d, only the uncached part counts, until the first token. Unlike llm-d's router, fairbench's
-    router sees all workers, including full workers.
+    a fraction of capacity, is below 1. The detector learns of each start and end of a request
+    immediately, without polling workers. A request's whole prompt counts as load until the request
+    ends; in llm-d, only the uncached part counts, until the first token. Unlike llm-d's router,
+    fairbench's router sees all workers, including full workers.
     """
 
     name = "concurrency"
