@@ -520,7 +520,7 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
     ]
     load_format: Annotated[
         str | None,
-        _server("Format of the model's weights, as in SGLang; `dummy` needs only a config.json."),
+        _server("SGLang's name of the weights' format; `dummy` needs only a config.json."),
     ]
     server_args: Annotated[
         Sequence[str] | None,

@@ -248,7 +248,7 @@ def _check_choice(
             "local", "scheduler", "engine", "backend.kind"
         )
     if settings.get(mixed := "engine.enable_mixed_chunk"):
-        raise UsageError(f"{said}, but {mixed} runs both in one step; leave {mixed} out").of(
+        raise UsageError(f"{said}, but a mixed step runs both; leave {mixed} out").of(
             mixed, "local", "scheduler"
         )
 

@@ -1,4 +1,4 @@
-"""Preble's router E2 as in the published code ([Preble code]), which differs from the paper."""
+"""Preble's router E2 in the published form ([Preble code]); the code differs from the paper."""
 
 from __future__ import annotations
 
