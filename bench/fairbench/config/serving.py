@@ -229,7 +229,7 @@ def check_order(
         own = f"a policy of SGLang itself: use backend sglang, with --schedule-policy {local}"
         raise UsageError(f"local = {local!r}: {own}").of("local", "scheduler", "backend.kind")
     if (engine or DEFAULT_ENGINE) != DEFAULT_ENGINE:
-        own = f"engine {engine} has no such order; leave engine out, which means {DEFAULT_ENGINE}"
+        own = f"engine {engine} has no such order; leave engine out (default: {DEFAULT_ENGINE})"
         raise UsageError(f"local = {local!r}: {own}").of("local", "scheduler", "engine")
     having, release = releases_from(since), settings.get("engine.release")
     if release is not None and release not in having:

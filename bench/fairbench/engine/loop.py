@@ -35,7 +35,7 @@ class FrontendQueue:
 
     Requests are processed one at a time in order of arrival. While the HTTP process works on one
     request, the next request and first tokens of outputs wait. The delay of an output on its way to
-    the client is modelled as a delay of the request, which has the same effect on latencies.
+    the client is modelled as a delay of the request; the effect on latencies is the same.
     """
 
     def __init__(

@@ -99,7 +99,7 @@ def read_scored(
     for path, count in Counter(Path(realpath(path)) for path in paths).items():
         if count > 1:
             raise UsageError(
-                f"{path}: the file is given {count} times, which would repeat its requests; "
+                f"{path}: the file is given {count} times, so its requests are repeated; "
                 "give the file once"
             )
     asked = score_asked(mapped(names or {}), layout, line)
