@@ -1,8 +1,8 @@
 """The KV memory of an SGLang replica: a prefix tree with locks, and tokens outside the tree.
 
-The capacity equals free + tree (evictable + locked) + private tokens. Private tokens are a running
-request's decoded tokens and the tokens of a prefill in progress, which are not in the tree yet. The
-cache follows the rules of SGLang 0.5.23's RadixCache (docs/appendix/engine.md).
+The capacity equals free + tree (evictable + locked) + private tokens. Private tokens are not yet in
+the tree: a running request's decoded tokens, and the tokens of a prefill in progress. The cache
+follows the rules of SGLang 0.5.23's RadixCache (docs/appendix/engine.md).
 """
 
 from __future__ import annotations

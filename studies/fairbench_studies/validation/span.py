@@ -1,4 +1,4 @@
-"""A limit on the duration of measured runs, which keeps their simulation short."""
+"""A limit on the duration of measured runs, so that their simulation stays short."""
 
 from __future__ import annotations
 
