@@ -202,10 +202,11 @@ client. A client that floods every rank therefore receives no more than its shar
 
 In a test of vLLM 0.32.0 on a CPU (`vtc`, two ranks that each run two requests at a time), one
 client flooded both ranks over 40 connections, and a well-behaved client sent requests to one rank.
-With accounts shared between ranks, the well-behaved client received 40% of the service, as
-with one rank that runs four requests at a time. With separate accounts at each rank, the
-well-behaved client received 23% of the service, and its median latency was 0.20 s (shared accounts:
-0.11 s; `tests/vllm_cpu/test_vllm_cpu_ranks.py`, `tests/sglang_cpu/test_sglang_cpu_ranks.py`).
+With accounts shared between ranks, the well-behaved client received 40% of the service. A server
+with one rank that runs four requests at a time gave the client the same share. With separate
+accounts at each rank, the well-behaved client received 23% of the service, and its median latency
+was 0.20 s (shared accounts: 0.11 s; `tests/vllm_cpu/test_vllm_cpu_ranks.py`,
+`tests/sglang_cpu/test_sglang_cpu_ranks.py`).
 """
 
 SERVERS = {("SGLang", "0.5.23"), ("vLLM", "0.32.0")}

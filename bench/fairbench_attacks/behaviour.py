@@ -45,8 +45,8 @@ class Behaviour:
       ``in_turn``, the client uses its names in turn, each for ``period_s`` seconds.
     - ``padding_tokens`` is the number of tokens put before each prompt. The padding is the
       attacker's own text or, with ``padding_of_victim``, repeats the first tokens of a victim's
-      latest prompt. ``padding_fresh`` gives each call different padding, which evicts cached tokens
-      of other clients.
+      latest prompt. ``padding_fresh`` gives each call different padding, so that the padding
+      evicts cached tokens of other clients.
     - ``keep_alive`` is the number of padding-only calls after each program, which keep the padding
       in the prefix cache.
     - ``split`` is the number of smaller calls into which each call of a program is divided.

@@ -29,8 +29,8 @@ class Seen(NamedTuple):
 
     Service is summed from the start of the run to the end of arrivals.
 
-    - ``attacker`` is the attacker's service without padding, divided by the mean service of a
-      program.
+    - ``attacker`` is the attacker's useful service (without padding tokens), divided by the mean
+      useful demand of the attacker's programs.
     - ``victims`` is the fraction of its due service that a victim received, as a mean over victims.
     - ``finished`` is the number of the victims' finished programs.
     - ``p95_s`` is the mean of the victims' P95 latencies in seconds, for programs that arrived

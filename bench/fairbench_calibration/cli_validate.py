@@ -30,8 +30,8 @@ def validate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="JSON file of published results that are also compared with the simulator's "
-            "results.",
+            help="JSON file of published results to compare with the simulator's results, in "
+            "addition to the measured runs.",
         ),
     ] = None,
     output_dir: Annotated[

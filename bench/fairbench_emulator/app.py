@@ -321,7 +321,7 @@ async def serve_emulator(
     ``on_ready`` is called with the server's URL and the emulated worker.
 
     Raises UsageError for an invalid setting or an unavailable port. Raises RunFailed if the local
-    scheduler raises an error, because an SGLang server would also end.
+    scheduler raises an error, because a real SGLang server ends after such an error.
     """
     emulator = build(config, asyncio.get_running_loop())
     try:

@@ -29,7 +29,7 @@ from fairbench_load.headers import (
 )
 from fairbench_load.openai import DEFAULT_NEW_TOKENS
 
-MAX_ID = 2**31 - 1  # largest token id or count in a request
+MAX_ID = 2**31 - 1  # largest token id or token count that a request may contain
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_ID)]

@@ -117,8 +117,8 @@ class Publisher:
 
     def __init__(self, host: str, port: int, replay_port: int) -> None:
         self._contexts: tuple[zmq.Context[Any], ...] = zmq.Context(), zmq.asyncio.Context()
-        # A plain ZMQ socket discards a message that it cannot send immediately, whereas an asyncio
-        # socket would wait.
+        # A plain ZMQ socket discards a message that it cannot send immediately; an asyncio socket
+        # waits and delays the emulator.
         self._pub: zmq.Socket[bytes] = self._contexts[0].socket(zmq.PUB)
         self._router: zmq.asyncio.Socket = self._contexts[1].socket(zmq.ROUTER)
         self._next_seq = 0

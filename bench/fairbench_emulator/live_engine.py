@@ -152,8 +152,8 @@ class LiveEngine:
     def flush_cache(self) -> bool:
         """Empty the cache if the engine has no requests. Return whether the cache was emptied.
 
-        As in fairbench's plugin for SGLang, the emptied engine gets a new local scheduler, without
-        the credits and counters of the old scheduler.
+        The emptied engine gets a new local scheduler, without the credits and counters of the old
+        scheduler. fairbench's plugin for SGLang does the same.
         """
         self.wall.catch_up()
         if self._live:

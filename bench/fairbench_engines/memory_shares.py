@@ -121,8 +121,8 @@ class MirroredMemory:
 
     def demand(self, request: Request) -> PromptTokens:
         if self._splits != self._eviction.splits:
-            # Prompt matching may have split nodes of SGLang's prefix tree, which changes memory
-            # demands of other prompts.
+            # Prompt matching may have split nodes of SGLang's prefix tree. Such a split changes
+            # memory demands of other prompts.
             self._demands.clear()
             self._splits = self._eviction.splits
         found = self._demands.get(request)

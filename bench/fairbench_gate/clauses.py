@@ -69,8 +69,8 @@ def parse_clause(text: str, known: Collection[str]) -> Clause:
         )
     if more and unit and loss >= 100:
         raise UsageError(
-            f"--fail-if {text!r}: can never fail, because {short} cannot fall by more than 100%; "
-            "give a smaller loss"
+            f"--fail-if {text!r}: this condition can never be met, because {short} cannot fall by "
+            "more than 100%; give a smaller loss"
         )
     return Clause(
         f"{short}:{sign}{amount}{unit}", metric, more, loss / (100 if unit else 1), bool(unit)

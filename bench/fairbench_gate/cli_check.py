@@ -102,8 +102,8 @@ def check(
     """Compare runs with a baseline; exit 1 if a run got worse.
 
     The two directories must hold runs of the same experiments. Single simulated runs are compared
-    value by value. Runs over several seeds are paired by seed, as in `compare`; a check passes or
-    fails only if the difference is significant.
+    value by value. Runs over several seeds are paired by seed; a check passes or fails only if the
+    difference is significant.
     """
     with reporting(output):
         outcome = judged(baseline, current, fail_if or [], alpha=alpha, allowed=allow or [])

@@ -186,7 +186,7 @@ class Outcome:
         return f"{counted(self.points, 'point')}, {counted(len(self.rows), 'check')}: {counts}"
 
 
-MOST_NAMED = 4  # largest number of exceeded limits that the verdict's sentence names
+MOST_NAMED = 4  # maximum number of exceeded limits that the verdict's sentence lists
 ANSWERS = {
     Verdict.ERROR: "Not judged",
     Verdict.FAIL: "Failed",

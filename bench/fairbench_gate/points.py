@@ -16,7 +16,7 @@ from fairbench.results import experiments
 from fairbench.results.comparison import ComparedRun, runs_below
 from fairbench.results.store import EXPERIMENT, Summary
 
-MAX_SHOWN = 4  # largest number of differing keys that a message names
+MAX_SHOWN = 4  # maximum number of differing keys that a message lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ def read_pairs(
     """Return the pairs of experiments of two directories, in the order of the baseline.
 
     A directory with a manifest is one run; otherwise, all runs in its subdirectories are read. Runs
-    of a sweep also have the metrics that the sweep's comparison adds. Two experiments form a pair
-    if they differ only in changed defaults and in the keys in ``allowed``, such as ``dp`` or
+    of a sweep include the metrics that the sweep's comparison adds. Two experiments form a pair if
+    they differ only in changed defaults and in the keys in ``allowed``, such as ``dp`` or
     ``vtc.charge``. ``left_out`` names baseline directories to ignore.
 
     Raises UsageError for an unknown key. Raises DataError for a directory without runs, an

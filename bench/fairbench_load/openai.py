@@ -365,7 +365,7 @@ def answered(payload: bytes) -> Answered | None:
         try:
             return _decode(payload)
         except msgspec.DecodeError:
-            # Some gateways split texts by UTF-16 code units, which splits characters such as emoji.
+            # Some gateways split texts by UTF-16 code units, and break characters such as emoji.
             return _decode(_SURROGATE.sub(rb"\\ufffd", payload))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
@@ -412,7 +412,7 @@ def choice_texts(choice: Choice) -> list[str]:
 def judge(answer: Answered | None, event: str = "") -> AnswerJudgement:
     """Return whether an answer, or the data of a stream event ``event``, has output or an error.
 
-    ``answer`` is None if the payload could not be read, which counts as an error.
+    ``answer`` is None if the payload could not be read; an unreadable payload counts as an error.
     """
     if answer is None:
         return AnswerJudgement(None, fault=Fault("not an answer of this API"))

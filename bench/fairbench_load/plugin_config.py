@@ -175,7 +175,7 @@ def config_from(environment: Mapping[str, str]) -> PluginConfig:
     if local_class(local).decodes_first is not None:
         raise UsageError(
             f"{LOCAL} = {local!r}: chooses between prefill and decode steps, which only the "
-            "simulated SGLang supports; name another scheduler"
+            "simulated SGLang supports; choose another scheduler"
         )
     settings = read_variable(environment, SETTINGS, f'{{"{local}.PARAM": VALUE}}')
     shape = '{"policy": "POLICY", "clients": ["CLIENT"]}'

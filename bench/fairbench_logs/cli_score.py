@@ -60,11 +60,11 @@ def score(
         Option(
             "--map",
             metavar="FIELD=NAME",
-            help="Read FIELD of the records from column NAME of the file, as in client=user_id; "
+            help="Read FIELD of the records from column NAME of the file (client=user_id); "
             "may be repeated. Required fields: client, start, first_token or ttft, end or "
             "latency or itls, input_tokens, output_tokens. Optional fields: program, worker, "
-            "cached_tokens, admitted, status, error, gaps, id. To ignore an optional field, leave "
-            "its column empty, as in program=.",
+            "cached_tokens, admitted, status, error, gaps, id. To ignore an optional field, write "
+            "no column name after the equals sign: program=.",
         ),
     ] = None,
     time_unit: Annotated[
@@ -112,8 +112,8 @@ def score(
         Option(
             min=0.0,
             help="End of the measured period, in seconds after the first request. [default: "
-            "the last answer if programs have several requests or all requests arrive at once, and "
-            "otherwise the last arrival]",
+            "the last answer if programs have several requests or if all requests arrive at the "
+            "same time, and otherwise the last arrival]",
         ),
     ] = None,
     report: ReportFile = None,

@@ -65,8 +65,8 @@ def leaderboard(
         BoardFormat,
         Option(
             "--format",
-            help="Output format. With `csv`, the command prints one line per run; `leaderboard` "
-            "also reads this output.",
+            help="Output format. `csv` prints one line per run, in a form that `fairbench "
+            "leaderboard` can read.",
         ),
     ] = BoardFormat.TABLE,
     report: Annotated[

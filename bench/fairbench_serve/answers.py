@@ -231,9 +231,9 @@ def _text_bytes(texts: Iterable[str]) -> int:
 
 # seconds per output token before a worker's first complete answer (8B model on an A100)
 FIRST_TOKEN_S = 0.02
-# SGLang reserves KV memory for a fraction (``new_token_ratio``) of a request's remaining output,
-# which counts as at most 4,096 tokens. ``RESERVED_SHARE`` is the smallest value of
-# ``new_token_ratio``.
+# SGLang caps a request's remaining output at 4,096 tokens, and reserves KV memory for a fraction of
+# the capped output. ``RESERVED_SHARE`` is the smallest value of this fraction
+# (``new_token_ratio``).
 RESERVED_SHARE, MOST_RESERVED = 0.098, 4_096
 LATEST_SHARE = 0.05  # weight of the latest answer in the average time per token
 

@@ -53,7 +53,8 @@ if TYPE_CHECKING:
 
 
 # The router closes an idle connection to a worker after this many seconds. Uvicorn, the HTTP server
-# of SGLang and vLLM, closes an idle connection after 5 s, which a busy router may notice too late.
+# of SGLang and vLLM, closes an idle connection after 5 s, and a busy router may notice the end of
+# the connection too late.
 KEEP_ALIVE_S = 4.0
 CONNECT_TIMEOUT_S = 10.0  # longest time in seconds for opening a connection to a worker
 FIRST_CHECK_S = 2.0  # longest time in seconds for the first health check, before the router starts

@@ -16,7 +16,7 @@ Work: TypeAlias = Coroutine[Any, Any, None]
 GIVE_BACK_S = 30.0
 # minimum size in bytes of a buffer that gets its own memory map; asyncio reads into 256 KiB buffers
 LARGE_BYTES = 2**17
-# number of the parameter M_MMAP_THRESHOLD in the C header malloc.h
+# code of the parameter M_MMAP_THRESHOLD in the C header malloc.h
 M_MMAP_THRESHOLD = -3
 
 

@@ -41,7 +41,7 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 # A logprob_start_len of -1 means in SGLang that no prompt token gets log-probabilities.
 LogprobStart = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
-# largest absolute value of a logit bias, as in OpenAI's API
+# largest allowed absolute value of a logit bias, the same as in OpenAI's API
 MOST_BIAS = 100.0
 # maximum number of log-probabilities per token, as in OpenAI's API
 FewLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]
@@ -364,9 +364,9 @@ MOST_BIASES = 1024  # maximum number of entries of ``logit_bias``, as in vLLM
 MOST_VALUES = 5_000
 TEXT_VALUE = 16  # A text counts as one additional JSON value for every 16 characters.
 MOST_DEPTH = 32  # maximum number of nested levels of a schema
-# maximum number of repetitions that a schema may allow; limits of nested repetitions are multiplied
+# maximum number of repetitions in a schema; the numbers of nested repetitions are multiplied
 MOST_REPEATS = 10_000
-LARGEST_NUMBER = 2**63  # largest absolute value of a number in a schema
+LARGEST_NUMBER = 2**63  # largest allowed absolute value of a number in a schema
 ANY_OBJECT = "$$ANY$$"  # schema with which SGLang allows any JSON object
 FORMAT, FORMATS = "response_format", ("text", "json_object", "json_schema")
 # fields that may contain JSON as a string

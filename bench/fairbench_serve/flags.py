@@ -227,7 +227,7 @@ class ServeFlags(TypedDict, total=False):
     load_format: Annotated[
         str | None,
         RUN["load_format"].but(
-            "Format of the model's weights for servers started with --dp, as in SGLang."
+            "SGLang's name of the weights' format, for servers started with --dp."
         ),
     ]
     mem_fraction_static: Annotated[

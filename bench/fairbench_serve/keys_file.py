@@ -22,7 +22,7 @@ OTHERS = "*"
 CLIENTS = "clients"
 WEIGHT = "weight"
 FIELDS = (WEIGHT, TOKENS, REQUESTS)
-MOST = 10**12  # highest quota of a client, in tokens or requests per minute
+MOST = 10**12  # highest allowed quota of a client, in tokens or requests per minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +126,8 @@ def read_keys(path: Path) -> KeysFile:
     for number, (client, table) in enumerate(tables.items(), 1):
         if not isinstance(table, dict) or client not in with_tenants(data.values()):
             raise DataError(
-                f"{path}: {CLIENTS}: entry {number} must be a table whose name is a client that "
-                "has a key, or the tenant of a client that has a key"
+                f"{path}: {CLIENTS}: entry {number} must be a table named after a client that has "
+                "a key in this file, or after a tenant of such a client"
             )
         _check_client_table(table, f"{path}: {CLIENTS}.{client}")
         if client in tenants_of(data.values()) and table.keys() - {WEIGHT}:

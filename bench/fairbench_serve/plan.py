@@ -264,7 +264,7 @@ def named_workers(
                 f"--worker-url {worker.url}: this worker is given twice{shown}; give each worker "
                 "once"
             )
-    if all_named:  # without an admin port, keys must not name other workers
+    if all_named:  # No worker can join later, so every API key must belong to a given worker.
         keys.check_named([worker.url for worker in workers])
     return Routed(
         name, _served(name, settings), weights, [keys.signed(worker) for worker in workers], local

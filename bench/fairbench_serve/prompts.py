@@ -15,9 +15,9 @@ TOKEN_BYTES = array("I").itemsize
 UNKNOWN_POOL_TOKENS = 2**21
 # maximum number of bytes per token, far above the mean of any language and vocabulary
 LONGEST_TOKEN_BYTES = 16
-# largest numbers of commas, backslashes and colons in a body, per token of the longest prompt
+# allowed numbers of commas, backslashes and colons in a body, per token of the longest prompt
 SIGNS = ((b",", 1.0), (b"\\", 4.0), (b":", 0.25))
-# number of commas, of backslashes and of colons that a body may have beyond the limits of ``SIGNS``
+# additional number of each of the three signs that is allowed in a body
 OTHER_SIGNS = 100_000
 
 

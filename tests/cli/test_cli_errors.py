@@ -332,7 +332,7 @@ def test_wrong_usage_is_one_line_and_exits_with_2(refused, arguments, expected):
 def test_a_log_that_is_given_twice_is_refused(refused, tmp_path):
     (tmp_path / "a.csv").write_text("time_s,client,prompt_tokens,completion_tokens\n0,a,1,1\n")
     assert refused("score", "a.csv", "./a.csv").endswith(
-        "a.csv: the file is given 2 times, which would repeat its requests; give the file once"
+        "a.csv: the file is given 2 times, so its requests are repeated; give the file once"
     )
 
 

@@ -276,7 +276,7 @@ def test_several_seeds_are_run_and_combined(tmp_path):
     assert combined["service_rate_tok_s"]["mean"] == pytest.approx(sum(rates) / 2)
     shown = invoke("show", parent)
     assert shown.exit_code == 2
-    assert shown.stderr.startswith(f"fairbench: {parent}: holds several runs; name one of them")
+    assert shown.stderr.startswith(f"fairbench: {parent}: holds several runs; give the path of one")
 
 
 FLOODED = ("--workload", "chat", "--duration", 40, "--disable-tqdm")

@@ -133,7 +133,7 @@ def test_a_sweep_in_changed_code_is_not_resumed(sweep, change):
 def test_an_absent_python_is_named(sweep):
     sweep.finish("fcfs")
     sweep.engine.python.unlink()
-    with pytest.raises(UsageError, match="no such program; name a Python that has SGLang"):
+    with pytest.raises(UsageError, match="no such program; give the path of a Python"):
         sweep.left()
 
 

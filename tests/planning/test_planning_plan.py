@@ -103,7 +103,7 @@ def test_a_choice_that_is_given_under_two_names_runs_once(tmp_path):
         ({"slos": ["clients.client-9.p99_s<1"]}, "Did you mean 'client-"),
         (
             {"slos": ["tree_worst_share>50%"]},
-            "the workload has no tenants; name its clients TENANT/CLIENT",
+            "the workload has no tenants; use client names of the form TENANT/CLIENT",
         ),
         ({"schedulers": ["vtcc"]}, "vtcc"),
     ],

@@ -182,7 +182,7 @@ def test_naming_a_missing_worker_is_an_error(name_files, tmp_path):
 
 def test_an_unknown_scheduler_leads_to_the_variable(name_files):
     name_files()
-    with pytest.raises(UsageError, match=f"is your own: name its file in {VARIABLE}.$"):
+    with pytest.raises(UsageError, match=f"is your own: put its file's path into {VARIABLE}.$"):
         registry.local_class("fewest-running")
     name_files(EXAMPLE)
     with pytest.raises(UsageError, match=f"is your own: {VARIABLE} has fewest_running.py.$"):

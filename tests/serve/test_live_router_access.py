@@ -47,9 +47,9 @@ def test_a_keys_file_has_weights_and_quotas(keys):
     [
         ('"secret-3" = "cat"', "field 2 must be one of weight, tokens_per_min, requests_per_min"),
         ("weight = 0", "Cannot overwrite a value"),
-        ("[clients.secret-1]", "clients: entry 3 must be a table whose name is a client that"),
+        ("[clients.secret-1]", "clients: entry 3 must be a table named after a client that"),
         ("[clients.bob.secret-1]", "clients.bob: field 2 must be one of weight"),
-        ("[clients]\nsecret-1 = 'ann'", "clients: entry 3 must be a table whose name is a client"),
+        ("[clients]\nsecret-1 = 'ann'", "clients: entry 3 must be a table named after a client"),
         ("tokens_per_min = 0", "clients.bob: tokens_per_min = 0: must be a whole number from 1"),
         ("tokens_per_min = 1.5", "tokens_per_min = 1.5: must be a whole number"),
         ("tokens_per_min = true", "tokens_per_min = True: must be a whole number"),
@@ -292,7 +292,7 @@ def test_a_tenant_has_a_weight_and_no_quota(keys):
     ):
         read_keys(keys)
     keys.write_text('"secret-1" = "acme/ml/ann"\n[clients."acme/web/"]\nweight = 2\n')
-    with pytest.raises(DataError, match="entry 1 must be a table whose name is a client"):
+    with pytest.raises(DataError, match="entry 1 must be a table named after a client"):
         read_keys(keys)
 
 

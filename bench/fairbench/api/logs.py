@@ -161,8 +161,8 @@ def plan(
     """Find the smallest cluster that meets targets under the load of a log or workload.
 
     ``data`` is an access log; without ``data``, a flag in ``flags`` names a workload. ``slo`` lists
-    the latency and fairness targets, such as ``["ttft_p99<2s"]``. ``dp`` is a pair, the smallest
-    and the largest number of replicas to try, by default (1, 32). With ``max="users"``, ``plan``
+    the latency and fairness targets, such as ``["ttft_p99<2s"]``. ``dp`` is a pair, the minimum
+    and the maximum number of replicas to try, by default (1, 32). With ``max="users"``, ``plan``
     finds the largest number of users (clients) that a fixed cluster, such as ``dp=(4, 4)``, can
     serve within the targets. ``flags`` are flags of ``fairbench plan``. ``plan`` leaves no files on
     disk.

@@ -61,7 +61,8 @@ def check_explain(explain: bool, *, single: bool, as_json: bool) -> None:
 def terminal_look() -> tuple[bool, int]:
     """Return whether tables on stdout have colours, and the width of tables in characters.
 
-    The environment variable ``COLUMNS`` overrides the terminal's width, also in a pipe.
+    The environment variable ``COLUMNS`` overrides the terminal's width, and sets the width of
+    output to a pipe.
     """
     columns = min(chosen_width() or report.MAX_WIDTH, report.MAX_WIDTH)
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ, max(MIN_WIDTH, columns)

@@ -83,7 +83,7 @@ def _hint(folder: Path) -> str:
     if (folder / FOLDER).is_dir() or (folder / sim.FOLDER).is_dir():
         return f"still running, or killed: `fairbench recover {folder}` saves its records"
     if (folder / results.INTERVALS_FILE).exists():
-        return f"holds several runs; name one of them, or use `fairbench report {folder}`"
+        return f"holds several runs; give the path of one, or use `fairbench report {folder}`"
     try:
         folders = sorted(one for one in folder.iterdir() if one.is_dir())
     except OSError:

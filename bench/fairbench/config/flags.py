@@ -49,7 +49,7 @@ class LogFlags(TypedDict, total=False):
         Flag(
             "Column of the trace that holds a field, if its name is not a common one; may be "
             f"repeated. Fields: {', '.join(MAPPED)}. time_ms is the time in milliseconds, and "
-            "so on. To ignore a field, leave its column empty, as in session=.",
+            "so on. To ignore a field, write no column name after the equals sign: session=.",
             WORKLOAD,
             metavar="FIELD=COLUMN",
             key="trace.columns",
@@ -260,7 +260,7 @@ class ServedFlags(TypedDict, total=False):
     request_rate: Annotated[
         float | None,
         Flag(
-            "Programs/s of each well-behaved client over the whole cluster; `inf` is all at once.",
+            "Programs/s of each well-behaved client over the whole cluster; `inf`: all at time 0.",
             LOAD,
             "the workload's, times dp",
             unit="programs/s",
@@ -520,7 +520,7 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
     ]
     load_format: Annotated[
         str | None,
-        _server("Format of the model's weights, as in SGLang; `dummy` needs only a config.json."),
+        _server("SGLang's name of the weights' format; `dummy` needs only a config.json."),
     ]
     server_args: Annotated[
         Sequence[str] | None,

@@ -229,7 +229,7 @@ def check_order(
         own = f"a policy of SGLang itself: use backend sglang, with --schedule-policy {local}"
         raise UsageError(f"local = {local!r}: {own}").of("local", "scheduler", "backend.kind")
     if (engine or DEFAULT_ENGINE) != DEFAULT_ENGINE:
-        own = f"engine {engine} has no such order; leave engine out, which means {DEFAULT_ENGINE}"
+        own = f"engine {engine} has no such order; leave engine out (default: {DEFAULT_ENGINE})"
         raise UsageError(f"local = {local!r}: {own}").of("local", "scheduler", "engine")
     having, release = releases_from(since), settings.get("engine.release")
     if release is not None and release not in having:
@@ -248,7 +248,7 @@ def _check_choice(
             "local", "scheduler", "engine", "backend.kind"
         )
     if settings.get(mixed := "engine.enable_mixed_chunk"):
-        raise UsageError(f"{said}, which mixed chunks do at once; leave {mixed} out").of(
+        raise UsageError(f"{said}, but a mixed step runs both; leave {mixed} out").of(
             mixed, "local", "scheduler"
         )
 

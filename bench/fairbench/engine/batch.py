@@ -194,8 +194,8 @@ class BatchView:
     """A scheduler's view of the running batch (``RunningView``).
 
     The function ``free_tokens`` returns the KV memory, in tokens, that a request could get. The
-    function ``would_fit`` returns whether a waiting request would fit after preemptions; by
-    default, it returns False, which prevents preemptions.
+    function ``would_fit`` returns whether a waiting request would fit after preemptions. The
+    default function always returns False, so no request is preempted.
     """
 
     def __init__(

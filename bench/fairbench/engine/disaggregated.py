@@ -60,7 +60,7 @@ class Transfers:
     Transfers start in the order of their requests, except that a transfer between two free workers
     overtakes transfers that wait for a busy worker. SGLang 0.5.23 has several queues per sender,
     each with its own thread, and chooses the queue by the receiver (``add_transfer_request`` in
-    ``disaggregation/mooncake/conn.py``). In vLLM 0.32, every transfer starts at once without
+    ``disaggregation/mooncake/conn.py``). In vLLM 0.32, every transfer starts immediately without
     blocking (``start_load_kv`` in ``kv_connector/v1/nixl/pull_worker.py``). The link's latency is
     added after the last byte, when both workers are free again.
     """
@@ -403,7 +403,7 @@ class DecodeWorker(EngineLoop[KVNode]):
     """A worker that decodes requests whose prompts prefill workers have computed.
 
     ``reserve_in_turn`` reserves memory for a prompt, first come, first served. ``reserve`` reserves
-    memory at once, after ``may_take`` has returned True. ``receive`` adds a request whose KV cache
+    memory immediately, if ``may_take`` has returned True. ``receive`` adds a request whose KV cache
     has arrived, and the request runs from the next step on. ``assigned`` counts the requests that
     run or will run on the worker, and ``members`` counts the requests with memory. The worker calls
     ``on_release`` each time one of its requests ends.

@@ -1,8 +1,8 @@
 """The KV memory of an SGLang replica: a prefix tree with locks, and tokens outside the tree.
 
-The capacity equals free + tree (evictable + locked) + private tokens. Private tokens are a running
-request's decoded tokens and the tokens of a prefill in progress, which are not in the tree yet. The
-cache follows the rules of SGLang 0.5.23's RadixCache (docs/appendix/engine.md).
+The capacity equals free + tree (evictable + locked) + private tokens. Private tokens are not yet in
+the tree: a running request's decoded tokens, and the tokens of a prefill in progress. The cache
+follows the rules of SGLang 0.5.23's RadixCache (docs/appendix/engine.md).
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class KVNode(Node):
     is the latest use of a path that ends at this node, or at an evicted node below it. ``locks``
     and ``last_access`` are exact for leaves, and lower bounds for other nodes.
 
-    A use of a node is recorded as a time stamp and a position in the queue. Uses that are recorded
-    for all waiting requests at once have equal time stamps and different queue positions.
+    A use of a node is recorded as a time stamp and a position in the queue. Uses that one pass
+    records for all waiting requests have equal time stamps and different queue positions.
     """
 
     __slots__ = ("last_access", "listed", "locks", "number", "waiters")

@@ -35,7 +35,7 @@ class FrontendQueue:
 
     Requests are processed one at a time in order of arrival. While the HTTP process works on one
     request, the next request and first tokens of outputs wait. The delay of an output on its way to
-    the client is modelled as a delay of the request, which has the same effect on latencies.
+    the client is modelled as a delay of the request; the effect on latencies is the same.
     """
 
     def __init__(
@@ -160,8 +160,8 @@ class EngineLoop(ABC, Generic[N]):
         # ``_fixed_ps`` is the time of a step without context, and ``_context_tokens`` is the
         # batch's context at the start of the current series of decode steps.
         self._fixed_ps = self._context_tokens = 0
-        # ``_stretch`` is the series of decode steps since the batch last changed, which is logged
-        # when the batch changes again.
+        # ``_stretch`` is the series of decode steps since the batch last changed. The series is
+        # logged when the batch changes again.
         self._stretch: Stretch | None = None
         self._idle = True
         self._computes_prompts = False

@@ -466,8 +466,8 @@ class Admission:
         if limit <= 0:
             limit = min(self._chunk_left, memory)
         if limit <= 0:
-            # With mixed chunks, decoding may leave no budget or memory for the prompt, which makes
-            # SGLang's server fail. In the simulator, a prompt waits until token budget and memory
+            # With mixed chunks, decoding may leave no budget or memory for the prompt. SGLang's
+            # server then fails; in the simulator, the prompt waits until token budget and memory
             # are free.
             self.chunked = sequence
             return

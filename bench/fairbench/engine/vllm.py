@@ -105,7 +105,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
     # prompt gets a chunk.
 
     def _schedule_running(self, step: Step) -> None:
-        """Schedule running sequences: all at once if free blocks suffice, otherwise one by one.
+        """Schedule running sequences together if free blocks suffice, otherwise one by one.
 
         A prompt takes tokens of the step's budget before decoding sequences that follow it in the
         running list.

@@ -235,7 +235,10 @@ class Unmade:
     usual: _RequestedPart
 
     def due_by(self, row: Ints, end_s: Floats | float) -> Floats:
-        """Return, for each program in ``row``, the unsent weighted tokens due before ``end_s``."""
+        """Return, for each program, the weighted tokens of unsent calls that are due by ``end_s``.
+
+        ``row`` contains the indices of the programs.
+        """
         asked = self.usual.part_by(end_s - self.arrival_s[row])
         asked = asked - self.usual.part_by(self.reached_s[row])
         due: Floats = np.minimum(self.unsent[row], self.whole[row] * asked)
@@ -264,7 +267,7 @@ class _RequestedPart:
         return part
 
 
-AT_ONCE = 1_000_000  # largest number of (program, time) pairs that are computed at once
+AT_ONCE = 1_000_000  # maximum number of (program, time) pairs in one array
 
 
 class Shortfalls(NamedTuple):

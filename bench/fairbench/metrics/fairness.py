@@ -202,8 +202,8 @@ class TenantShares:
 def tenant_shares(got: Shares, facts: Facts) -> TenantShares | None:
     """Return the shares of tenants and clients, or None for a run without tenants.
 
-    From the top of the tree down, each tenant's entitlement is divided max-min fairly, by weight,
-    among the tenant's members. The owner of a client is also a tenant.
+    From the top of the tree down, each tenant's entitlement is divided among the tenant's members
+    (weighted max-min fair shares). The owner of a client counts as a tenant.
     """
     places = named_below({one.name: one.owner for one in facts.clients})
     if not tenants_of(places.values()):

@@ -276,7 +276,7 @@ class BookingsByCell:
         )
 
 
-CELLS_AT_ONCE = 2**18  # maximum number of cells whose values are in memory at once
+CELLS_AT_ONCE = 2**18  # maximum number of cells that are in memory at the same time
 
 
 class Joint(NamedTuple):
@@ -500,7 +500,7 @@ class Inside:
         return service
 
 
-PAIRS_AT_ONCE = 2**16  # number of client pairs for which bounds are computed at once
+PAIRS_AT_ONCE = 2**16  # maximum number of client pairs for which one step computes bounds
 MOST_LISTED = 2**18
 # The search first examines 8 intervals in which two clients wait, and then 4,096 at a time.
 EXAMINED_FIRST, EXAMINED_AT_ONCE = 8, 2**12

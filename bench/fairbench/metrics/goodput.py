@@ -279,7 +279,11 @@ def useful(
 def _served(
     tables: Tables, padding: Mapping[int, Padding], window: Window, weights: ServiceWeights
 ) -> tuple[Floats, Floats]:
-    """Return each client's service without output padding, and each client's input padding."""
+    """Return each client's service without output padding, and the client's input padding.
+
+    Padding means tokens that a client requests only to gain service. Both results are in weighted
+    tokens.
+    """
     count = len(tables.clients)
     waste, output = _prices(padding, count, weights)
     booked = booked_in(tables.service, window, count)

@@ -82,7 +82,7 @@ class LeastWork(NamedTuple):
 
 
 def least_work(requests: Requests, prices: WorkPrices) -> LeastWork:
-    """Return each request's least GPU time, which it needs in full batches with an ideal cache.
+    """Return each request's minimum GPU time: its time in full batches with an ideal cache.
 
     Raises ValueError if the compulsory tokens, which no cache can save, are unknown.
     """

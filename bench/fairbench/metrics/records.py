@@ -223,7 +223,7 @@ PLAIN = Padding()
 
 
 class Client(NamedTuple):
-    """A client of a run, which may not have sent any request.
+    """A client of a run, with or without requests.
 
     - ``weight`` is the client's entitlement relative to other clients.
     - ``targets`` are the latency targets of the client's requests, and ``service_class`` is the

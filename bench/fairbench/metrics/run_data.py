@@ -315,7 +315,7 @@ class RunData:
 
     @cached_property
     def memory_window(self) -> Window:
-        """The window for the metrics of KV memory, which is cut at the end of the run."""
+        """The window for the metrics of KV memory; it ends no later than the run."""
         facts = self.facts
         return Window(facts.window.start_s, min(facts.window.end_s, facts.horizon_s))
 

@@ -28,8 +28,8 @@ def summarize(tables: Tables, facts: Facts, measured: Measurements = NO_MORE) ->
 
     If a run stopped early, its measurement window ends when the run stopped. ``clients`` has the
     metrics of all clients. ``notes`` gives the reason for each null, by key; the key of a client's
-    metric is ``clients.NAME.key``. ``censored`` lists the keys of latencies that are lower bounds,
-    which are printed as "> x s".
+    metric is ``clients.NAME.key``. ``censored`` lists the keys of latencies that are lower bounds;
+    such latencies are printed as "> x s".
     """
     run = RunData(tables, facts, measured)
     chosen = (one for one in chosen_metrics(facts.percentiles) if one.key not in CATALOGUE)

@@ -175,7 +175,7 @@ def plain(name: str) -> str:
 
 
 def can_hold(field: str, value: Any) -> bool:
-    """Return whether a value's type and size are possible for a field."""
+    """Return whether a field can contain a value of this type and magnitude."""
     if field in MOMENTS:
         return cells.is_moment(value)
     if field in LENGTHS:

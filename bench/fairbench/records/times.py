@@ -147,7 +147,7 @@ class Times:
                 raise self._columns.problem(
                     0,
                     f"{shown(column.name, column.first)}: must have a time of day, such as "
-                    "2024-05-01T12:00:00Z: name a column of times with --map time=COLUMN",
+                    "2024-05-01T12:00:00Z; choose a column of times with --map time=COLUMN",
                 )
 
     def _mixed_moments(self, column: ColumnValues) -> Moments:

@@ -78,8 +78,8 @@ def client_tables(
 ) -> RenderableType:
     """Return tables of at most ``width`` characters (at least 50), with a row per client.
 
-    The tables contain only the given ``clients``; None means all clients. Metrics that do not fit
-    into the width form another table below.
+    The tables contain only the given ``clients``; None means all clients. If a table with all
+    metrics is too wide, some metrics move to a second table.
     """
     rows = summary["clients"] if clients is None else clients
     columns = client_columns(summary, P99)

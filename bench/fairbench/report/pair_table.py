@@ -36,7 +36,7 @@ LEGEND = (
     "Differences are paired by seed, with 95% confidence intervals (Student's t); times "
     "are compared by their ratio (x). About 1 in 20 equal metrics is called better or "
     "worse by chance. Changes of less than 0.05% are called the same. "
-    '"more seeds" estimates how many more seeds would decide with a '
+    '"more seeds" estimates how many more seeds are needed for a decision with a '
     f"probability of {POWER:.0%}. Jain's index and computed service are only called more or "
     "less: Jain's index is best near that of a max-min allocation, and a scheduler with more "
     "cache hits computes less."

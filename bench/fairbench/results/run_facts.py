@@ -167,8 +167,8 @@ def work_prices(
 
     Args:
         profile: The iteration times of the GPU and model.
-        pass_tokens: The largest number of tokens in a prefill pass, or in a mixed step.
-        batch: The largest number of requests that decode together.
+        pass_tokens: The maximum number of tokens in a prefill pass, or in a mixed step.
+        batch: The maximum number of requests that decode together.
         mixed: Whether a step of the engine can contain both prompt tokens and decoded tokens.
     """
     c = profile.coefficients_ms
@@ -424,7 +424,7 @@ def _reasons(name: str, spec: ExperimentSpec, plans: Sequence[ClientPlan]) -> It
         yield "goodput needs latency targets; give them with --goodput"
     owners = {plan.client: plan.owner for plan in plans}
     if name.startswith("tree_") and not tenants_of(named_below(owners).values()):
-        yield "the workload has no tenants; name its clients TENANT/CLIENT"
+        yield "the workload has no tenants; use client names of the form TENANT/CLIENT"
     if name in OF_MEMORY and not spec.records_memory:
         yield "needs records of the KV memory; give --memory-records"
     if name in OF_SIDES and spec.prefill is None:

@@ -8,8 +8,7 @@ from fairbench.core import Request
 
 # maximum number of idle clients that schedulers and queues remember
 MAX_CLIENTS = 10_000
-# number of idle clients whose state is deleted together, because the search for idle clients is
-# slow
+# The search for idle clients is slow, so the state of this many idle clients is deleted together.
 BATCH = MAX_CLIENTS // 16
 
 # predicted output length in tokens before any request has finished

@@ -225,7 +225,7 @@ def unknown_scheduler(what: str, name: str, known: Iterable[str]) -> UsageError:
     if kind := other_kind(name):
         return UsageError(f"unknown {what} {name!r}: {kind}")
     own = [path.name for path in user_files()]
-    read = f"{VARIABLE} has {', '.join(own)}" if own else f"name its file in {VARIABLE}"
+    read = f"{VARIABLE} has {', '.join(own)}" if own else f"put its file's path into {VARIABLE}"
     return UsageError(f"{unknown_name(what, name, known)} If the scheduler is your own: {read}.")
 
 

@@ -1,9 +1,9 @@
 """Simulations of each client alone on its part of the cluster, as a reference for shared runs.
 
 A client's part is 1/n of every replica's speed and KV pool; n is the sum of all clients' weights
-divided by the client's weight. A part has as many replicas as the whole cluster, so that requests
-are routed as in shared runs. An iteration of a lone client takes n times as long as on the whole
-cluster.
+divided by the client's weight. A part has as many replicas as the whole cluster, so the router has
+the same choices as in a shared run. An iteration of a lone client takes n times as long as on the
+whole cluster.
 """
 
 from __future__ import annotations

@@ -555,7 +555,7 @@ def hub_records(ref: str) -> Iterator[tuple[str, Any]]:
         if not has_copy(name):
             raise UsageError(
                 f"{ref}: cannot be loaded: {hub_host()} did not answer within {HUB_PATIENCE_S:g} "
-                "s, and there is no copy on this machine. Check the network, or name a file instead"
+                "s, and there is no copy on this machine. Check the network, or give a file's path"
             )
         os.environ[HUB_OFFLINE] = "1"
     try:

@@ -31,7 +31,7 @@ class Disguise:
 
     Answers are ``output_multiple`` times as long as honest answers, but later prompts repeat only
     the honest part of each answer. ``max_new_multiple`` multiplies the output limit that a request
-    claims, which is at least the real output length.
+    claims; the claimed limit is never below the real output length.
     """
 
     owner: str

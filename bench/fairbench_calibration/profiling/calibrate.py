@@ -22,9 +22,9 @@ from fairbench_calibration.profiling.fit import (
 )
 
 CALIBRATED = "calibrated"  # last part of a calibrated profile's id
-MOST_REQUESTS = 400  # largest number of requests whose times a fit uses
+MOST_REQUESTS = 400  # maximum number of requests that a fit uses
 TOGETHER_S = 1e-3  # first tokens that arrive within this time belong to one iteration
-_LEAST_C_ND = 0.002  # least sampling time per sequence (ms); operator tables lack sampling times
+_LEAST_C_ND = 0.002  # minimum sampling time per sequence (ms); operator tables contain none
 _PRIORS = np.array([0.15, 0.7, 0.7])  # prior standard deviations of the logarithms of cost factors
 _WEIGHT = 100  # number of requests above which further requests add no weight to the fit
 _BOUND = np.log(4.0)  # a fit changes each coefficient by at most a factor of 4

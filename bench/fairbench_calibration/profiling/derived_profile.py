@@ -98,7 +98,7 @@ def _from_hub(model: str) -> ModelConfig:
 
 # The fit draws ``ITERATIONS`` random engine iterations; ``HELD_OUT`` of them only test the fit.
 ITERATIONS, HELD_OUT, SEED = 900, 270, 0
-LARGEST_BATCH = 400  # largest number of sequences that decode in a random iteration
+LARGEST_BATCH = 400  # maximum number of decoding sequences in a random iteration
 ROOFLINE = "roofline"  # last part of the id of a profile that was computed from a data sheet
 HOST_MS = 0.5  # CPU time of the host in an iteration, which operator tables do not include
 LEAST_LAYER_MS = 15 / 36  # measured time for launching a layer's prefill kernels on SGLang

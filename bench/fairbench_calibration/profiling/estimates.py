@@ -134,7 +134,7 @@ ALL_REDUCE = {
 }
 """The latency of an all-reduce in us, and the usable fraction of the bandwidth, by interconnect.
 
-Without peer access, all data pass through the host's memory, which halves the bandwidth.
+Without peer access, all data pass through the host's memory, so the bandwidth is halved.
 """
 
 

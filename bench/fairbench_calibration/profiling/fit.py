@@ -12,7 +12,7 @@ from fairbench.hardware.timing import DIMENSIONLESS
 
 Column = NDArray[np.float64]
 
-MOST_CONTEXT = 400_000  # largest total context of a decode batch in an iteration, in tokens
+MOST_CONTEXT = 400_000  # maximum total context of a random decode batch, in tokens
 
 
 class Iterations(NamedTuple):

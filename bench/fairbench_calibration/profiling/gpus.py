@@ -50,7 +50,7 @@ class GPU(NamedTuple):
         link_gb_s: Bandwidth to other GPUs of the node in each direction, in 10^9 bytes/s.
         pre_load_avail_gib: Free memory in GiB before the weights are loaded.
         mem_fraction_static: Fraction of the free memory that weights and KV cache use.
-        chunked_prefill_size: Largest number of prompt tokens in an iteration.
+        chunked_prefill_size: Maximum number of prompt tokens in an iteration.
         host_gb_s: Measured bandwidth to the host's memory, in 10^9 bytes/s.
         interconnect: The link by which the GPU exchanges data with other GPUs of its node.
         compute_share: Fraction of the peak speed that dense matrix products reach.

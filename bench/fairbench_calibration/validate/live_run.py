@@ -94,7 +94,7 @@ def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> Experi
         )
     if gpu is None and stored["gpu"] == NO_PROFILE:
         raise UsageError(
-            "--gpu: missing; name the timing profile of the GPU on which the run was measured"
+            "--gpu: missing; give the timing profile of the GPU on which the run was measured"
         )
     flags = {"backend": SIM, "gpu": gpu or stored["gpu"]}
     flags |= {"model": model} if model else {}

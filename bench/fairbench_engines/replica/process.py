@@ -36,17 +36,17 @@ sys.exit(main(sys.argv[1:]))
 
 
 def python_of(named: str) -> str:
-    """Return the path of the Python interpreter that ``--engine-code`` names.
+    """Return the path of the Python interpreter given with ``--engine-code``.
 
-    Raises UsageError if the named program does not exist.
+    Raises UsageError if no such program exists.
     """
     if named == INSTALLED:
         return sys.executable
     found = shutil.which(Path(named).expanduser())
     if found is None:
         raise UsageError(
-            f"engine_code = {named!r}: no such program; name a Python that has SGLang or vLLM, "
-            f"such as .venv/bin/python, or {INSTALLED}"
+            f"engine_code = {named!r}: no such program; give the path of a Python interpreter "
+            f"that has SGLang or vLLM, such as .venv/bin/python, or {INSTALLED}"
         )
     return found
 

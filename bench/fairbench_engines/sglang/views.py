@@ -138,8 +138,7 @@ class SGLangLiveBatch:
         return sum(map(self._tracked.__contains__, self._reqs))
 
     def __iter__(self) -> Iterator[Running]:
-        # ``map`` is faster than a Python loop, which matters because a step has hundreds of
-        # requests.
+        # A step has hundreds of requests, so ``map`` is used: it is faster than a Python loop.
         reqs = self._reqs
         known = list(map(self._tracked.get, reqs))
         requests = list(map(REQUEST, filter(None, known)))

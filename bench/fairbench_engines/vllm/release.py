@@ -38,8 +38,8 @@ OFF = {
     "ec_transfer_config": OffValue(
         "--ec-transfer-config",
         None,
-        "an encoder server computes images, and requests are charged by tokens, which it does not "
-        "compute",
+        "an encoder server computes images but no tokens, and fairbench charges requests by their "
+        "tokens",
     ),
     "model_config.is_encoder_decoder": OffValue(
         "an encoder-decoder model",

@@ -1,8 +1,8 @@
 """The interface of backends: the methods of each kind of backend in a live run.
 
-A client with an owner (``client_owners``) is called ``owner/client``, a path in the tree of
-tenants, as in simulations. As in llm-d, a header names the client's objective, which is a set of
-latency targets that the router knows.
+In live runs and in simulations, a client with an owner (``client_owners``) is called
+``owner/client``, a path in the tree of tenants. A header names the client's objective, a set of
+latency targets that the router knows (the same header as in llm-d).
 """
 
 from __future__ import annotations

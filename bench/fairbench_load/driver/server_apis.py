@@ -92,8 +92,8 @@ def words_of(segment: Segment) -> bytes:
     return "".join(f" {WORDS[byte % len(WORDS)]}" for byte in stream).encode()
 
 
-# At temperature 0, equal prompts of a program would get equal answers. Equal answers would form a
-# cached prefix that the workload does not have.
+# A temperature above 0 gives equal prompts different answers. With equal answers, later prompts of
+# a program would share a cached prefix that the workload does not have.
 TEMPERATURE = 1.0
 Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]

@@ -96,4 +96,4 @@ def _check_url(url: str) -> None:
     except ValueError as error:
         raise UsageError(f"base_url {url}: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"base_url {url}: must start with http:// or https:// and name a host")
+        raise UsageError(f"base_url {url}: must start with http:// or https:// and a host name")

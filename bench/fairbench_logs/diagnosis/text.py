@@ -213,7 +213,7 @@ def basis_lines(found: Diagnosis) -> Iterator[str]:
     if not found.log.counted:
         yield (
             "The log has no token counts: all requests count alike, nothing is replayed, and no "
-            "number of replicas is planned. Name the columns with --map input_tokens=COLUMN and "
+            "number of replicas is planned. Give the columns with --map input_tokens=COLUMN and "
             "--map output_tokens=COLUMN if the log has such columns."
         )
     yield from _cluster_lines(found)

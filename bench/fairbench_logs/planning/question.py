@@ -207,7 +207,7 @@ class PlanQuestion:
     - ``slos`` are the targets of ``--slo`` as text.
     - ``schedulers`` and ``gpus`` are combined in all ways. The plan is for the first scheduler on
       the first GPU; all other combinations are alternatives.
-    - ``low`` and ``high`` are the smallest and the largest number of replicas to consider.
+    - ``low`` and ``high`` are the minimum and maximum number of replicas to consider.
     - ``flags`` and ``settings`` describe the experiment.
     - ``loads`` are factors for the request rate or, with a trace, for the replay speed. The default
       rate is the workload's rate for one replica of the first GPU.
@@ -306,7 +306,7 @@ class Clusters:
     def _user_range(self, first: PlanChoice) -> tuple[int, int]:
         if self.load.rate is None:
             raise UsageError(
-                f"--max {USERS}: not supported with a trace; name a workload with --workload"
+                f"--max {USERS}: not supported with a trace; give a workload with --workload"
             )
         own = {"scheduler": first.scheduler, "gpu": first.gpu, "dp": self.question.low}
         usual = experiment({**self._flags, **own}, self.question.settings).clients

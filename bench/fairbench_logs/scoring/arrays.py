@@ -136,7 +136,7 @@ def has_waits(columns: FileColumns, *, counted: bool = True) -> bool:
     """Return whether a file's first-token times show how long requests waited.
 
     A request without a recorded end counts as ended at its first token. If ``counted`` is True, the
-    result is True only if token counts are known, too.
+    token counts must be known in addition to the waits.
     """
     known = [name for name in FIRST if any(c.first is not None for c in columns.of_fields(name))]
     return bool(known) and not _missing(columns, counted=counted).keys() - {" or ".join(LAST[:2])}

@@ -99,7 +99,7 @@ def read_scored(
     for path, count in Counter(Path(realpath(path)) for path in paths).items():
         if count > 1:
             raise UsageError(
-                f"{path}: the file is given {count} times, which would repeat its requests; "
+                f"{path}: the file is given {count} times, so its requests are repeated; "
                 "give the file once"
             )
     asked = score_asked(mapped(names or {}), layout, line)
@@ -172,7 +172,7 @@ def _check_at_once(columns: FileColumns) -> None:
         raise DataError(
             f"{columns.file}: has no start times (sglang.bench_serving does not record them). "
             "Without start times, request_rate must be inf and max_concurrency must not be set. "
-            "To score another run, name a column of start times with --map start=NAME"
+            "To score another run, choose a column of start times with --map start=NAME"
         )
 
 
@@ -286,7 +286,7 @@ def _programs(requests: Requests, asked: Floats) -> Programs:
     count = len(programs)
     if (requests.client != requests.client[first][requests.program_id]).any():
         raise DataError(
-            "program: a program has requests of several clients; name another field with "
+            "program: a program has requests of several clients; choose another field with "
             "--map program=NAME"
         )
     status = np.full(count, FINISHED)

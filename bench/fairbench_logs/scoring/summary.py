@@ -131,7 +131,7 @@ ARRIVALS = "when the last request came, including that request"
 SESSIONS = (
     "at the last answer, because programs of several requests continue after the last arrival"
 )
-AT_ONCE = "at the last answer, because the requests came almost all at once"
+AT_ONCE = "at the last answer, because almost all requests arrived at the same time"
 NO_TIME = "at the window's start, because no request took any time after the start"
 LATE = "at the last answer, because a client came too late to be served before the last arrival"
 

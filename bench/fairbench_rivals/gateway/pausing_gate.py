@@ -271,7 +271,7 @@ def decayed(now_s: float, half_life_s: float) -> Callable[[PlacedSession], float
 class TickGate(PausingGate[P]):
     """A gate that, at each tick, first resumes sessions and then pauses sessions."""
 
-    # largest fraction of the KV pool that resumed sessions may fill
+    # maximum used fraction of the KV pool up to which the gate resumes sessions
     RESUME_TO: ClassVar[float] = 1.0
 
     def lets_pass(self, session: P, now_s: float) -> bool:

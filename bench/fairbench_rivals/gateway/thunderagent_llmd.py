@@ -49,15 +49,15 @@ class LedgerSession(PlacedSession):
 class ThunderAgentLlmd(PausingGate[LedgerSession]):
     """ThunderAgent without ticks: a waiting session is resumed as soon as its context fits.
 
-    The rules follow the plugin thunder-agent of llm-d-router (issue 2964, PR 3076), as in
-    zetxqx/llm-d-router pkg/epp/framework/plugins/thunderagent/fairness.go @e79fd6c3. The rule
+    The rules are those of the plugin thunder-agent of llm-d-router (issue 2964, PR 3076;
+    zetxqx/llm-d-router pkg/epp/framework/plugins/thunderagent/fairness.go @e79fd6c3). The rule
     ``lease`` and the waiting times of all rules come from zetxqx/thunderagent-original-verification
     (12-llm-d-router-pool @003b83dc, 17-thunder-lease-pool @64146f69). Paused sessions go before new
     sessions, and small sessions (few tokens) before large sessions. A session that does not fit
     into memory is skipped. When the gate computes the free memory, the tokens of an idle session
-    are halved for every idle second. Every 5 s, full replicas pause sessions as in ThunderAgent. A
-    turn that has waited for ``forced_s`` seconds goes to the last replica of its session. A session
-    is forgotten after 3,600 idle seconds.
+    are halved for every idle second. Every 5 s, full replicas pause sessions by ThunderAgent's
+    rule. A turn that has waited for ``forced_s`` seconds goes to the last replica of its session. A
+    session is forgotten after 3,600 idle seconds.
 
     The size of a session is the number of tokens of its last turn or of all its unfinished turns,
     whichever is larger (accounting.go and program_table.go). Unless ``resume`` is ``lease``, the

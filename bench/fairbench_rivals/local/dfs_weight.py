@@ -1,4 +1,4 @@
-"""Depth-first by weight: ``--schedule-policy dfs-weight`` of SGLang (@00550cd1)."""
+"""Depth-first order of prefixes by their weight: SGLang's policy ``dfs-weight`` (@00550cd1)."""
 
 from __future__ import annotations
 

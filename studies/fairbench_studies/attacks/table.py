@@ -89,8 +89,8 @@ ROWS: Mapping[str, Sequence[str]] = {
         )
     },
 }
-# A run's length is a multiple of the attack's period, so that the attacker sends as much as an
-# honest client would.
+# A run lasts a multiple of the attack's period, so that the attacker and an honest client send
+# equally many programs.
 ATTACKS: Mapping[float, Sequence[str]] = {
     100.0: (
         *("sybil", "fresh-names", "padding-3k", "padding-20k", "victims-prefix", "small-requests"),

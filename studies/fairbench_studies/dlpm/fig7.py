@@ -30,8 +30,8 @@ POOL = "pool_tokens"  # column with the size of the KV pool, if the runs set the
 X_AXES = {"dp": "replicas", POOL: "KV pool, 1000 tokens"}
 
 GREY = (
-    "Grey: the most that max-min fair shares of the same service would reach, since well-behaved "
-    "clients ask for less than theirs."
+    "Grey: the highest value that is possible with max-min fair shares of the same service, since "
+    "well-behaved clients ask for less than their share."
 )
 AT_PRESET = (
     "The settings of a rerun of the authors' benchmark: a KV pool of 20,000 tokens, 50 programs of "

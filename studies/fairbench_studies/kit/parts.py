@@ -1,6 +1,6 @@
 """A claim of a paper, and the statements ("parts") into which it is split for judging.
 
-A claimed direction *holds*, is *reversed*, or is *inconclusive*, which does not count as a failure.
+A claimed direction *holds*, is *reversed*, or is *inconclusive* (not counted as a failure).
 A claimed number *holds* if the simulated number is close to it, and is *off* otherwise. A part is
 *not contended* if clients never competed for service, and *not testable* if the paper says too
 little.

@@ -43,8 +43,8 @@ VARIED = (
     "settings.dlpm.join", "settings.d2lpm.worker_quantum", "settings.engine.max_total_tokens",
     "settings.engine.batch_is_full",
 )  # fmt: skip
-"""The keys, besides ``PLACE``, in which experiments that test a paper's claims may differ."""
-MOST_ROWS = 400  # largest number of rows per file, to keep files small
+"""The settings, besides those in ``PLACE``, in which experiments of judged runs may differ."""
+MOST_ROWS = 400  # maximum number of rows per file, to keep files small
 DIGITS = 7  # significant digits of a derived value
 
 

@@ -77,9 +77,10 @@ def ttft_s(trace: Trace, clients: list[int], percent: float) -> float:
 def max_service_spread(trace: Trace, weights: ServiceWeights) -> float:
     """Return the largest difference between two clients' cumulative service until the last arrival.
 
-    A measured run has only the times of each request's first and last token. As in VTC-artifact
-    (192c2e2, plot_6.2_work_diff.py), a request's service is spread evenly from its first to its
-    last token. Service after the last arrival would only show which client's queue is longer.
+    A measured run has only the times of each request's first and last token. By a rule of
+    VTC-artifact (192c2e2, plot_6.2_work_diff.py), a request's service is spread evenly from its
+    first to its last token. Service after the last arrival is left out, because it only shows which
+    client's queue is longer.
     """
     served = trace.finished
     start = (trace.req_time_s + trace.first_token_latency_s)[served]

@@ -287,7 +287,7 @@ CLAIMS = (
         "in this order (Fig. 5 has no numbers in its text)",
         "[Preble] §4.4, Fig. 5",
         judge_ablation,
-        "rebalancing moves every request that would exploit the most loaded GPU, so its "
+        "rebalancing moves every request with a prefix cached on the most loaded GPU, so the "
         "prefix is computed again. The paper gives no values of Th_bal and IMBALR",
     ),
     _claim(

@@ -17,9 +17,9 @@ class Oracle(Router):
     """A router that sends all prompts with a common prefix to one GPU.
 
     The oracle of [Preble] §H knows all requests of a workload in advance. The paper's authors
-    choose a layer of the prefix tree by hand, and split the layer evenly among the GPUs. As in the
-    authors' code, each new prefix goes to the next GPU in turn, whatever the GPUs' loads and
-    caches.
+    choose a layer of the prefix tree by hand, and split the layer evenly among the GPUs. Like the
+    authors' code, this class sends each new prefix to the next GPU in turn, whatever the GPUs'
+    loads and caches.
     """
 
     name = "oracle"
@@ -57,7 +57,7 @@ class Oracle(Router):
         return self._placed[group]
 
     def _group(self, prompt: Prompt) -> Prompt:
-        """Return the beginning of the prompt that identifies the prompt's group."""
+        """Return the first tokens of a prompt, which are the same for all prompts of its group."""
         if self.params.layer_tokens:
             return _first(prompt, self.params.layer_tokens)
         shared = prompt if self._shared is None else _shared(self._shared, prompt)

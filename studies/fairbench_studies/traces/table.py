@@ -1,4 +1,4 @@
-"""A table of public traces under the schedulers that an operator would compare.
+"""A table of public traces under several schedulers.
 
     fairbench sweep examples/traces/sweep.toml
     python studies traces results/runs/traces

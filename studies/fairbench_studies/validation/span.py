@@ -1,4 +1,4 @@
-"""A limit on the duration of measured runs, which keeps their simulation short."""
+"""A limit on the duration of measured runs, so that their simulation stays short."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from fairbench.errors import DataError
 from fairbench.metrics.records import Floats
 
-CLOCK_S = 1e-3  # largest accepted contradiction in seconds between two recorded times of a request
+CLOCK_S = 1e-3  # Two recorded times of a request may contradict each other by this many seconds.
 MAX_SPAN_S = 1e7  # longest measured run in seconds (116 days)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PANEL_IN, HEIGHT_IN = 3.1, 2.9
-LETTERS = 90  # largest number of characters in a line of text below the figure
+LETTERS = 90  # maximum number of characters in a line of text below the figure
 HEADROOM = 1.25  # factor by which an axis exceeds its values, to leave space for the legend
 MARKS = 12  # markers per curve
 

@@ -33,7 +33,7 @@ def mean_ttft_s(trace: Trace, client: int) -> float:
 
 
 def by_seed(seeds: Seeds, run: str, name: str, measure: Callable[[Trace], Any]) -> list[Any]:
-    """Return a measure of ``run`` for each seed; each value is also stored under ``name``."""
+    """Return a measure of ``run`` for each seed, and store each value under ``name``."""
     return [one.measured(run, name, measure) for one in seeds]
 
 

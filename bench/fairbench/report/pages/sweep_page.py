@@ -142,7 +142,7 @@ def _ends(interval: Interval, factor: float = 1.0) -> Ends:
 
 
 SHARE = "min_entitlement_best_ratio"
-MOST_ROWS = 4  # The page has at most this number of rows of line figures.
+MOST_ROWS = 4  # maximum number of rows of line charts on the page
 
 
 class _Metric(NamedTuple):
@@ -157,7 +157,7 @@ class _Metric(NamedTuple):
 def line_figures(cells: Sequence[SchedulerResults]) -> Iterator[Figure]:
     """Yield line charts of latency, throughput and fair share against each swept parameter.
 
-    A sweep without a numeric parameter has no line figures.
+    A sweep without a numeric parameter has no line charts.
     """
     tail, column = tail_of(cells), latency_column(cells)
     metrics = (

@@ -25,9 +25,9 @@ Rejoin = Literal["keep", "min0", "paper_zero"]
 """The rule by which idle clients leave the list of clients with credits.
 
 Under ``keep``, an idle client leaves the client list once its credit is positive, so no debt is
-erased. Under ``min0``, an idle client leaves the client list at once; its debt is kept, but
-positive credit is lost. Under ``paper_zero``, an idle client leaves the client list at once and
-loses its debt or credit, and no fairness theorem holds.
+erased. Under ``min0``, a client leaves the client list as soon as it is idle; its debt is kept, but
+positive credit is lost. Under ``paper_zero``, a client leaves the client list as soon as it is
+idle, and loses its debt or credit; no fairness theorem holds.
 """
 
 

@@ -24,7 +24,7 @@ class Charging:
     # produced.
     refunds: ClassVar[bool] = True
     # If ``per_request`` is true, the engine must report the output tokens of each request
-    # (``request_tokens``), which takes CPU time.
+    # (``request_tokens``). These reports take CPU time.
     per_request: ClassVar[bool] = False
     # ``no_bound`` is the reason why no theorem bounds the service gap under this charging rule. It
     # is empty if a theorem does.

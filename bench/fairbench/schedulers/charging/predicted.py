@@ -99,9 +99,9 @@ class PredictedCharging(TokenCharging):
 
     ``predict`` returns the expected output tokens of a request, given the moving average of its
     client's last outputs (0 before the first output). ``cost`` is a function of input and output
-    tokens; if ``cost`` is None, ``prices`` apply. With ``charges_at_finish``, each step in which a
-    request ends charges one more output token for each running request that is longer than
-    predicted, as in [VTC-artifact].
+    tokens; if ``cost`` is None, ``prices`` apply. ``charges_at_finish`` is a rule of
+    [VTC-artifact]: each step in which a request ends charges one more output token for each running
+    request that is longer than predicted.
     """
 
     # ``refunds`` is false, because ``PredictedCharging`` itself charges outputs in advance.

@@ -98,7 +98,7 @@ class Estimator:
     The parameter ``ahead`` selects the requests that are assumed to be served before the new one.
     Requests in the gateway's queue are divided equally among the workers.
 
-    - ``ahead="all"`` selects all waiting requests, as under FCFS.
+    - ``ahead="all"`` selects all waiting requests, which is correct under FCFS.
     - ``ahead="edf"`` selects the waiting requests whose deadlines are earlier than the new
       request's deadline. All running requests are assumed to have earlier deadlines, too.
     - ``ahead="fair"`` assumes that clients take turns: if the new request's client has n waiting

@@ -136,8 +136,8 @@ class ClientLimits:
       capacity that other clients leave unused. This limit keeps heavy clients from using up the
       memory that is reserved for new clients.
     - With ``tenants``, the limits are divided among the top-level tenants instead of the clients.
-    - A reserve stays free for clients that arrive later, because running requests are never
-      removed. The reserve is as large as the share of an additional client with the weight
+    - Because running requests are never removed, a reserve stays free for clients that arrive
+      later. The reserve is as large as the share of an additional client with the weight
       ``client_reserve``.
 
     Raises UsageError for ``client_limit=auto`` if no model of the engine's step times is known.

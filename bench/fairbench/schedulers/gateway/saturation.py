@@ -85,11 +85,11 @@ class Concurrency(Detector):
 
     The rules follow llm-d's concurrency-detector (llm-d-router @3fdd2e6). A worker's load is the
     number of its unfinished requests (``by=requests``), or of their prompt tokens (``by=tokens``),
-    divided by its capacity. With ``by=larger`` (llm-d's ``hybrid``), a worker's load is the larger
-    of its request load and its token load. The gateway sends requests while the mean load of the
-    workers, as a fraction of capacity, is below 1. The detector sees each request start and end at
-    once, without polling workers. A request's whole prompt counts as load until the request ends;
-    in llm-d, only the uncached part counts, until the first token. Unlike llm-d's router,
+    divided by its capacity. With ``by=larger`` (llm-d's ``hybrid``), the larger of the loads by
+    requests and by tokens counts. The gateway sends requests while the mean load of the workers, as
+    a fraction of capacity, is below 1. The detector learns of each start and end of a request
+    immediately, without polling workers. A request's whole prompt counts as load until the request
+    ends; in llm-d, only the uncached part counts, until the first token. Unlike llm-d's router,
     fairbench's router sees all workers, including full workers.
     """
 

@@ -120,7 +120,7 @@ class DLPM(FairScheduler):
             progressed = turns.take_refilled() or progressed
 
     def _turns(self, view: WaitingView) -> Turns:
-        """Return the procedure CHECKREFILL (lines 3-8 of Algorithm 1) for one admission pass."""
+        """Return a new object that executes CHECKREFILL ([DLPM] Alg. 1 lines 3-8) in one pass."""
         return self._rule(self.credits, view, self._may_refill, stops=self.params.no_room == "stop")
 
     def _scan(self, view: WaitingView, now_s: float, refresh: bool) -> Scan:

@@ -46,7 +46,7 @@ class EDF(LocalScheduler):
 
         A request without a deadline is due ``default_s`` seconds after its arrival. ``aging_s`` is
         the wait in seconds after which a request goes first; inf turns aging off. If ``rescue_s``
-        is inf, EDF preempts at once when a request does not fit into memory.
+        is inf, EDF preempts as soon as a request does not fit into memory.
 
         ``preempt`` selects how preempted requests get their KV cache back: ``recompute``, ``swap``
         or ``quicker`` (the faster way). ``swap`` copies the cache from CPU memory, or recomputes

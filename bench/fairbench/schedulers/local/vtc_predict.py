@@ -21,9 +21,10 @@ class PredictiveVTC(VTC):
     The predictor ``oracle`` predicts ``max_new_tokens`` with a relative error of up to ``error``;
     in runs with ``ignore_eos``, ``max_new_tokens`` is the true length. The predictor ``average``
     predicts a moving average of the client's last outputs, and 0 before the first output. The
-    predictor ``none`` predicts 0 output tokens, as in VTC. ``cost`` replaces weighted tokens as the
-    charge ([VTC] §4.2). The cost ``profiled`` is a request's time on an A10G. A user's Python file
-    can define another cost as a function ``cost(input_tokens, output_tokens)``.
+    predictor ``none`` predicts 0 output tokens, so clients are charged by VTC's rule. ``cost``
+    replaces weighted tokens as the charge ([VTC] §4.2). The cost ``profiled`` is a request's time
+    on an A10G. A user's Python file can define another cost as a function ``cost(input_tokens,
+    output_tokens)``.
     """
 
     name = "vtc-predict"

@@ -194,11 +194,11 @@ class FinishBounds:
     """Lower bounds of ``WorkerBacklog.finish_of_more`` for all workers at once.
 
     For each worker and each ratio in ``LEVELS``, the class stores the sum of min(backlog, ratio x
-    weight) over all clients, which is the total service if each client receives at most ratio x
-    weight. Each worker's sum is concave in the ratio, so linear interpolation gives a lower bound.
-    The stored sums are whole numbers, rounded down, so repeated updates cause no rounding errors.
-    ``set_work`` takes O(levels) time, and ``lower_bounds`` takes O(workers) time. The stored sums
-    take O(workers x levels) memory.
+    weight) over all clients: the total service if each client receives at most ratio x weight. Each
+    worker's sum is concave in the ratio, so linear interpolation gives a lower bound. The stored
+    sums are whole numbers, rounded down, so repeated updates cause no rounding errors. ``set_work``
+    takes O(levels) time, and ``lower_bounds`` takes O(workers) time. The stored sums take O(workers
+    x levels) memory.
     """
 
     def __init__(self, weight: Callable[[str], float], workers: int) -> None:

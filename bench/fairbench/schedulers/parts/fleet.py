@@ -1,6 +1,6 @@
 """A router's live workers, their requests in flight, and the rotation that breaks ties.
 
-A set of workers is an integer with one bit per worker, which makes set operations fast.
+A set of workers is an integer with one bit per worker, so that set operations are fast.
 """
 
 from __future__ import annotations

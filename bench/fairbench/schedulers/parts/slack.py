@@ -1,4 +1,4 @@
-"""The slack of requests, which is the time that they can wait and still meet their deadlines.
+"""The slack of requests: the time that a request can wait and still meet its deadline.
 
 The timing profile predicts the times of prefills and decode steps. The slack of running requests
 decides which requests are preempted (``Victims``), and how many prompt tokens a step may compute

@@ -216,7 +216,7 @@ class WorkerCredits:
             self._spend(self.of[node], node, worker, cost)
 
     def charge_end_capped(self, client: str, worker: int, cost: float) -> None:
-        """Charge as in ``charge_end``, but let refunds raise a credit to at most one quantum."""
+        """Do the same as ``charge_end``, but let refunds raise a credit to at most one quantum."""
         for node in self.nodes(client):
             if cost < 0:
                 self._refund(self.of[node], node, worker, -cost)

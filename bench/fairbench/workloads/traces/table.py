@@ -39,7 +39,8 @@ class TraceRow(NamedTuple):
         synthetic: A description of the parts of the request that were not recorded.
         estimated: The estimated number of tokens in the text of the blocks, or 0 if the blocks have
             no text.
-        think_ns: The delay in ns after the answer to the previous step, or None if unknown.
+        think_ns: The time in ns from the end of the previous step's answer to this request, or None
+            if unknown.
         branch: The number of the sub-agent that made the request, or 0 for the session itself.
         shared: The number of tokens at the prompt's beginning that other sessions may share.
     """
@@ -143,7 +144,7 @@ class TraceTable:
         max_tokens: The limit on the output tokens of the request, or 0 if unknown.
         session: The number of the session, or -1 for a request without a session.
         end_s: The end of the answer in seconds after the first request; NaN if unknown.
-        think_s: The seconds after the answer to the previous step; NaN if unknown.
+        think_s: The seconds from the end of the previous step's answer to the request, or NaN.
         block_size: The number of tokens in a block.
         first_block: For each request, the index of its first block in ``blocks``; one more entry
             at the end holds the number of blocks.

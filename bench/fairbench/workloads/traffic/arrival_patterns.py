@@ -1,8 +1,8 @@
 """Arrivals at a planned rate, such as a constant rate, a ramp, bursts or a daily wave.
 
-Gaps between programs are even, as in the synthetic experiments of [VTC] ([VTC-artifact],
-fair_bench/trace.py), or random as for kind ``gamma``. Gaps are drawn with mean 1 and divided by the
-present rate.
+Gaps between programs are even (used in the synthetic experiments of [VTC]: [VTC-artifact],
+fair_bench/trace.py) or random (Gamma-distributed, like the gaps of kind ``gamma``). Gaps are drawn
+with mean 1 and divided by the present rate.
 """
 
 from __future__ import annotations

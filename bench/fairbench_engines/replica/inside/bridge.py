@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
 
     The first argument is the name of the engine, and the second is a file descriptor through which
     the sockets of replicas arrive. If the third argument is ``SOURCE_ONLY``, the process answers
-    only the operation ``source`` and does not import the engine, which takes seconds.
+    only the operation ``source``, and does not import the engine, because the import takes seconds.
     """
     # Ctrl-C is ignored, because the simulator ends this process by closing its standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

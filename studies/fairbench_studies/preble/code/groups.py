@@ -1,4 +1,4 @@
-"""Preble's priority groups as in [Preble code]: a scheduling pass tries requests of one group."""
+"""The priority groups of Preble's code: a scheduling pass tries requests of one group."""
 
 from __future__ import annotations
 

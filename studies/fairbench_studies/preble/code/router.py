@@ -1,4 +1,4 @@
-"""Preble's router E2 as in the published code ([Preble code]), which differs from the paper."""
+"""Preble's router E2 in the published form ([Preble code]); the code differs from the paper."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ class PrebleE2Code(PrefixRouter):
     request whose leaf is at least as long as this path goes to the GPU with the highest hit ratio,
     or to the least loaded GPU if all hit ratios are below ``hit_ratio``.
 
-    The load of a key node (see ``CodeBalance``) is the prefill time of uncached tokens, divided
-    among the node's GPUs, plus the decoding time of unfinished requests. If the loads differ too
+    The load of a GPU is the sum over its key nodes (nodes of the prefix tree; see ``CodeBalance``).
+    A key node adds the prefill time of its uncached tokens, divided by the number of GPUs that hold
+    the node, and the decoding time of its unfinished requests. If the loads of the GPUs differ too
     much, the cheapest key nodes move from the most to the least loaded GPU. If a GPU has a single
     key node, the node is copied to another GPU once the TTFT of its requests has doubled.
 

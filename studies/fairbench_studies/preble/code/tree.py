@@ -25,7 +25,7 @@ class KeyCount:
 
     @property
     def miss_rate(self) -> float:
-        """The fraction of prompt tokens in the requests' own leaves, which are not cached."""
+        """The fraction of prompt tokens that are in the requests' own leaves and not cached."""
         return 1 - self.context_tokens / self.prompt_tokens
 
 

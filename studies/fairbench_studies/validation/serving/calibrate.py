@@ -1,7 +1,7 @@
 """The fit of a GPU's timing profile to a few measured runs of SGLang (``measured.FITTED``).
 
 Ten parameters of the profile (eleven for the H100) are fitted by Gauss-Newton steps on their
-logarithms, which keeps the parameters positive. The fit matches the median time per output token
+logarithms, so that the parameters stay positive. The fit matches the median time per output token
 and the median time to first token, for every prompt length in every run. A time to first token
 below ``LONG_TTFT_S`` consists mostly of HTTP overhead, and has a low weight.
 """

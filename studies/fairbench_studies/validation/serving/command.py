@@ -59,7 +59,7 @@ def predict_serving(file: Path, profile: str | None, out: Path) -> list[NotRepla
     if out.exists():
         raise UsageError(
             f"--predict {out}: this file exists already, and predictions are not overwritten; "
-            "name a new file"
+            "give the path of a new file"
         )
     read, unread = read_serving(file, predict=True)
     found, failed = each(

@@ -24,7 +24,7 @@ RATE_TARGET_PCT = 5.0
 # P99 TTFT if the measured TTFT exceeds ``LONG_TTFT_S``.
 P50_TARGET_PCT, P99_TARGET_PCT = 20.0, 30.0
 JAIN_TARGET = 0.02
-REFUSED_TARGET = 0.01  # largest error of simulated refusals, as a fraction of all requests
+REFUSED_TARGET = 0.01  # largest accepted error of simulated refusals, as a fraction of requests
 
 
 @dataclass(frozen=True, slots=True)

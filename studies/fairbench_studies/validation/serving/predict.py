@@ -37,8 +37,8 @@ THROUGHPUT, TIME_PER_TOKEN, FIRST_P50, FIRST_P99 = METRICS = (
 ROOM_S = {FIRST_P50: 0.1, FIRST_P99: 0.3}
 """The seconds by which predicted TTFT intervals are widened, besides the factors in ``FACTORS``.
 
-The simulator models times below 0.1 s coarsely. Real servers sometimes pause for 0.3 s, which no
-timing profile contains.
+The simulator models times below 0.1 s coarsely. Real servers sometimes pause for 0.3 s; timing
+profiles contain no such pauses.
 """
 
 FACTORS: dict[str, dict[str, float]] = {

@@ -23,7 +23,7 @@ from fairbench_studies.validation.slora.targets import (
 )
 from fairbench_studies.validation.windows import RATE_TARGET_PCT, TTFT, WEIGHTS, Window, windows
 
-FEW_CLIENTS = 3  # largest number of clients for which each client has its own row
+FEW_CLIENTS = 3  # If a run has more clients, the clients are compared as two groups.
 
 
 @dataclass(frozen=True, slots=True)

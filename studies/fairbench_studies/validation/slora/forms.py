@@ -67,7 +67,7 @@ class EarlyArtifactCharging(ArtifactCharging):
 
 
 class ArtifactForm:
-    """VTC and its variants as in VTC-artifact, which lifts no counters after the queue was empty.
+    """VTC and its variants by the code of VTC-artifact, without lifts after an empty queue.
 
     When a request ends, each running request that is longer than predicted is charged one more
     token ([VTC-artifact], vtc_{oracle,pred_len}_req_queue.py).

@@ -58,7 +58,7 @@ IDLE_POLL_MS = 10.0  # pause of ``loop_for_fwd`` in S-LoRA's manager.py, in mill
 # tokenizer adds a BOS token at the start, and turns the blank at the end into a token.
 ADDED_PROMPT_TOKENS = 2
 # ``POOL_TOKENS`` is the size of the KV pool. The server's req_queue.py reserves ``CLIENT_TOKENS``
-# (four times the adapter's rank, which is 8) for each client's LoRA adapter, even with --no-lora.
+# (four times the adapter's rank of 8) for each client's LoRA adapter, even with --no-lora.
 POOL_TOKENS, CLIENT_TOKENS = 10_000, 32
 
 
