@@ -164,7 +164,11 @@ def test_another_schema_version_is_refused(tmp_path):
         ("manifest.json", None, r"manifest\.json: no such file; .* must be the directory of a run"),
         ("manifest.json", "{\n,}", r"manifest\.json, line 2: "),
         ("summary.json", "[" * 99_999, r"summary\.json: nested too deeply"),
-        ("summary.json", '{"a": NaN}', r"summary\.json: cannot be read: NaN is not JSON"),
+        (
+            "summary.json",
+            '{"a": NaN}',
+            r"summary\.json: cannot be read: NaN is not allowed in JSON",
+        ),
         ("summary.json", "1" * 5000, r"summary\.json: cannot be read: an integer of 5000"),
         ("summary.json", "[]", r"summary\.json: must hold a JSON object"),
         ("summary.json", None, r"summary\.json: no such file"),
