@@ -11,6 +11,7 @@ from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.report.client_table import number_or_mean
 from fairbench.report.numbers import percent
 from fairbench.report.result_lines import HEADLINE, NEAR_ALL, is_of_failures, share_beyond
+from fairbench.report.traffic_lines import window
 from fairbench.results.references import THROUGHPUT, Reference
 from fairbench.results.store import Summary
 
@@ -54,8 +55,7 @@ def _of_run(summary: Summary) -> _Shares:
     found = _Shares(summary[WHOLE_RUN], client, None, "")
     for row in (summary.get("worst_windows") or ())[:1]:
         clock = read_clock(summary.get("began"), summary.get("window_end_s") or 0.0)
-        dated = f" ({clock.at(row['start_s'])})" if clock else ""
-        when = f" from {row['start_s']:,.0f} s{dated}"
+        when = f" from {window(row['start_s'], row['end_s'], clock)}"
         length = f"{row['end_s'] - row['start_s']:.0f} s"
         whose = _called(row["client"], heavy)
         more = share_beyond(row)
@@ -121,9 +121,6 @@ def _under(reference: Reference | None, shown: _Shares) -> str:
     length = shown.length or "60 s"
     whole_run = reference.values.get(WHOLE_RUN)
     worst = reference.values.get(f"min_share_{length.removesuffix(' s')}s")
-    if None not in (whole_run, worst, shown.whole_run, shown.worst):
-        both = f"{percent(whole_run)} and {percent(worst)}"
-        return f"Under {reference.scheduler} it would be {both}."
     texts = [] if whole_run is None else [f"{percent(whole_run)} over the run"]
     texts += [] if worst is None else [f"{percent(worst)} in the worst {length}"]
     if not texts:
