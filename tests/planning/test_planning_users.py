@@ -91,7 +91,7 @@ def test_a_wrong_question_is_one_line(given, said):
 def test_a_trace_has_its_own_clients(tmp_path):
     log = tmp_path / "log.csv"
     log.write_text("time,user,prompt_tokens,completion_tokens\n0,a,9,3\n5,b,9,3\n10,a,9,3\n")
-    with pytest.raises(UsageError, match="--max users: not supported with a trace; name a work"):
+    with pytest.raises(UsageError, match="--max users: not supported with a trace; give a work"):
         Clusters(question(flags={"trace": str(log)}, settings={}))
 
 
