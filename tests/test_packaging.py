@@ -46,7 +46,7 @@ def test_the_wheel_holds_the_core_its_doors_and_the_workloads(built):
     with zipfile.ZipFile(built[1]) as wheel:
         names = wheel.namelist()
     packages = {path.name for path in (ROOT / "bench").glob("fairbench*")}
-    assert len(packages) == 10
+    assert len(packages) == 12
     assert {name.split("/")[0] for name in names} == {
         *packages,
         f"fairbench_llm-{__version__}.dist-info",
