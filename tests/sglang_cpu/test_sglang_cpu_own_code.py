@@ -214,7 +214,8 @@ def test_memory_shares_decide_inside_sglang():
 def test_an_eviction_policy_of_fairbench_needs_its_scheduler(fork):
     spec = short_cell(*CHAT, eviction="quota")
     coded = spec.model_copy(update={"local": "vtc", "engine_code": fork(NAMED_VTC)})
-    with pytest.raises(UsageError, match="needs a scheduler of fairbench, but 'vtc' is a policy"):
+    message = "needs a scheduler of fairbench, but with engine_code, 'vtc' is a policy of sglang"
+    with pytest.raises(UsageError, match=message):
         simulate(coded)
 
 
