@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.metrics.reasons import NOT_CONTENDED
+from fairbench.metrics.reasons import NOT_CONTENDED, QUEUE_ESTIMATED
 from fairbench.report.explained import explained_text, explanations
-from fairbench.report.result_lines import window_lines
+from fairbench.report.result_lines import why_waited, window_lines
 
 RUN = ["run", "--workload", "chat", "--duration", "20", "--disable-tqdm"]
 
@@ -114,3 +114,65 @@ def test_a_run_without_programs_has_no_sentences(summary):
     changed = copy.deepcopy(summary) | {"num_programs": 0}
     assert list(explanations(changed)) == []
     assert explained_text(changed, 80) == "\n"
+
+
+WHY = {
+    "wait_p50_s": 2.3,
+    "run_wait_p50_s": 1.85,
+    "waiting": 7.0,
+    "others_waiting": 1620.0,
+    "worker": 3,
+    "worker_ratio": 0.48,
+    "arrivals_ratio": 1.9,
+    "admitted": 134,
+    "hit_rate": 0.71,
+    "run_hit_rate": 0.8,
+}
+WAITED = (
+    "bob's requests waited 2.30 s (median; 1.85 s over the run) beside 1,620 waiting requests of "
+    "other clients (mean)"
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "dp", "cause"),
+    [
+        ({}, 4, "no sign of a burst of its own, one worker or lost cache hits"),
+        ({"worker": 0, "worker_ratio": 1.0}, 1, "no sign of a burst of its own or lost cache hits"),
+        ({"arrivals_ratio": 2.0}, 4, "it sent 2.00 times its mean number of requests"),
+        ({"worker_ratio": 0.625}, 4, "62.5% of its waiting was at worker 3"),
+        ({"worker_ratio": 0.74}, 2, "no sign of a burst of its own, one worker or lost cache hits"),
+        (
+            {"worker": None, "worker_ratio": 0.8},
+            1,
+            "80.0% of its waiting was in the gateway's queue",
+        ),
+        (
+            {"hit_rate": 0.3, "arrivals_ratio": 3.0},
+            4,
+            "it sent 3.00 times its mean number of requests, 30.0% of its prompt tokens were "
+            "cached, 80.0% over the run",
+        ),
+        (
+            {"hit_rate": 0.3, "admitted": 9},
+            4,
+            "no sign of a burst of its own, one worker or lost cache hits",
+        ),
+        (
+            {"hit_rate": None, "arrivals_ratio": None, "worker": None, "worker_ratio": None},
+            4,
+            "no sign of a burst of its own, one worker or lost cache hits",
+        ),
+    ],
+)
+def test_the_causes_of_waiting_are_those_that_the_numbers_show(changes, dp, cause):
+    row = {"client": "bob", "why": WHY | changes}
+    assert why_waited(row, {"dp": dp, "notes": {}}) == f"{WAITED}; {cause}"
+
+
+def test_estimated_waits_are_said_to_be_estimates():
+    row = {"client": "bob", "why": WHY}
+    notes = {"queue_empty_share": QUEUE_ESTIMATED}
+    assert why_waited(row, {"dp": 4, "notes": notes}).startswith(
+        "bob's requests waited about 2.30 s"
+    )

@@ -27,6 +27,7 @@ from fairbench.metrics.records import (
 )
 from fairbench.metrics.service import View, cumulative
 from fairbench.metrics.tables import ServiceRows
+from fairbench.metrics.waiting_causes import WaitingCauses
 
 WINDOWS_S = (60.0, 10.0)  # Sliding windows have these lengths in seconds.
 CELL_S = 1.0  # Time is divided into cells of one second; sliding windows move by one cell.
@@ -235,7 +236,7 @@ def _increase_over(values: Floats, cells: int) -> Floats:
     return grown
 
 
-def worst_window_rows(line: Timeline, facts: Facts) -> list[dict[str, Any]]:
+def worst_window_rows(line: Timeline, facts: Facts, causes: WaitingCauses) -> list[dict[str, Any]]:
     """Return, for each length in ``WINDOWS_S``, the window with the lowest share, as a row."""
     found = [worst_window(line, length_s) for length_s in WINDOWS_S]
     return [
@@ -246,6 +247,7 @@ def worst_window_rows(line: Timeline, facts: Facts) -> list[dict[str, Any]]:
             "client": facts.clients[worst.client].name,
             "heavy_client": facts.clients[worst.heavy].name if worst.heavy >= 0 else None,
             "heavy_share": worst.heavy_share if worst.heavy >= 0 else None,
+            "why": causes.row(worst.client, Window(worst.start_s, worst.end_s)),
         }
         for worst in found
         if worst

@@ -21,6 +21,7 @@ from fairbench.metrics.run_data import RunData
 from fairbench.metrics.sessions import SESSION_WINDOW_S
 from fairbench.metrics.shown_percentiles import KEY, written_percentiles
 from fairbench.metrics.tables import Tables
+from fairbench.metrics.waiting_causes import WaitingCauses
 
 
 def summarize(tables: Tables, facts: Facts, measured: Measurements = NO_MORE) -> dict[str, Any]:
@@ -41,7 +42,7 @@ def summarize(tables: Tables, facts: Facts, measured: Measurements = NO_MORE) ->
         **values.run,
         **_descriptions(run),
         "clients": _client_rows(run, values),
-        "worst_windows": [] if run.timeline is None else worst_window_rows(run.timeline, facts),
+        "worst_windows": _worst_windows(run),
         "censored": values.censored,
         "notes": values.notes,
     }
@@ -101,6 +102,13 @@ class _Values:
         elif found.remark:
             self.notes[key] = found.remark
         return found.value
+
+
+def _worst_windows(run: RunData) -> list[dict[str, Any]]:
+    if run.timeline is None:
+        return []
+    causes = WaitingCauses(run.seen, run.facts, run.window)
+    return worst_window_rows(run.timeline, run.facts, causes)
 
 
 def _descriptions(run: RunData) -> dict[str, Any]:

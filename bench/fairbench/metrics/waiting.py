@@ -37,8 +37,8 @@ def waits(requests: Requests, horizon_s: float) -> Waits:
 
     With disaggregated workers, a computed prompt also waits until the decode worker's memory is
     reserved. A request that was not admitted or readmitted waits until the end of the run; a
-    refused request never waits. For a request that waits in a gateway's queue, the result has a
-    wait with worker ``EVERYWHERE``, and later a wait at the request's worker.
+    refused request never waits. A request that waits in a gateway's queue has two waits, both from
+    its arrival: with worker ``EVERYWHERE`` until it leaves the gateway, and at its worker.
     """
     queued = (requests.status != REFUSED) & (requests.worker >= 0)
     again = queued & ~np.isnan(requests.retracted_s)

@@ -12,7 +12,7 @@ from fairbench.files.times import ClockTime, read_clock
 from fairbench.metrics.catalogue import CATALOGUE, REQUEST_LATENCIES, columns_of
 from fairbench.metrics.contention import hides_backlog
 from fairbench.metrics.metric import Display, Form
-from fairbench.metrics.reasons import NOT_CONTENDED, TOO_FEW_REQUESTS
+from fairbench.metrics.reasons import NOT_CONTENDED, QUEUE_ESTIMATED, TOO_FEW_REQUESTS
 from fairbench.metrics.service import WARN_ABOVE
 from fairbench.metrics.shown_percentiles import (
     ENOUGH,
@@ -112,6 +112,8 @@ def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
             f"{row['client']} received {percent(row['share'])} of its fair share from "
             f"{window(row['start_s'], row['end_s'], clock)}{cause}",
         )
+        if row.get("why") and not is_of_failures(summary):
+            yield "why", why_waited(row, summary)
     if is_hidden_burst(summary):
         worst = summary["worst_windows"][0]
         client, clients = worst["client"], summary["clients"]
@@ -130,6 +132,43 @@ def share_beyond(row: Mapping[str, Any]) -> str:
     """
     heavy, share = row.get("heavy_client"), row.get("heavy_share")
     return f"{printable(heavy)} received {percent(share)}" if heavy and share else ""
+
+
+BURST = 2.0  # A burst is at least this multiple of a client's mean rate of requests.
+LOST_HITS = 0.1  # A cache hit rate that is lower by this difference is a loss of cache hits.
+ENOUGH_HITS = 10  # A cache hit rate of fewer admitted requests is not judged.
+
+
+def why_waited(row: Mapping[str, Any], summary: Summary) -> str:
+    """Say how long a client's requests waited in a window, and which usual causes apply.
+
+    The usual causes are a burst of the client's own, the queue of the gateway or of one worker, and
+    a loss of cache hits. ``row`` is an element of the summary's ``worst_windows``.
+    """
+    client, why, replicas = printable(row["client"]), row["why"], summary["dp"]
+    about = "about " if summary["notes"].get("queue_empty_share") == QUEUE_ESTIMATED else ""
+    waits = (
+        f"{client}'s requests waited {about}{with_unit(why['wait_p50_s'], 's')} (median; "
+        f"{with_unit(why['run_wait_p50_s'], 's')} over the run) beside "
+        f"{number(why['others_waiting'])} waiting requests of other clients (mean)"
+    )
+    usual = "a burst of its own, one worker or" if replicas > 1 else "a burst of its own or"
+    none = f"no sign of {usual} lost cache hits"
+    return f"{waits}; {', '.join(_known_causes(why, replicas)) or none}"
+
+
+def _known_causes(why: Mapping[str, Any], replicas: int) -> Iterator[str]:
+    """Yield the usual causes that apply to a client's waits."""
+    if (why["arrivals_ratio"] or 0) >= BURST:
+        yield f"it sent {number(why['arrivals_ratio'])} times its mean number of requests"
+    in_gateway, part = why["worker"] is None, why["worker_ratio"] or 0
+    if in_gateway and part > 0.5:
+        yield f"{percent(part)} of its waiting was in the gateway's queue"
+    elif not in_gateway and replicas > 1 and part >= (1 + 1 / replicas) / 2:
+        yield f"{percent(part)} of its waiting was at worker {why['worker']}"
+    hits, usual = why["hit_rate"], why["run_hit_rate"]
+    if why["admitted"] >= ENOUGH_HITS and hits is not None and usual - hits >= LOST_HITS:
+        yield f"{percent(hits)} of its prompt tokens were cached, {percent(usual)} over the run"
 
 
 def is_hidden_burst(summary: Summary) -> bool:

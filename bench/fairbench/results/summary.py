@@ -288,6 +288,19 @@ class _Client(_Shown):
     misbehaving: bool
 
 
+class _Waiting(_Shown):
+    wait_p50_s: Number
+    run_wait_p50_s: Number
+    waiting: Number
+    others_waiting: Number
+    worker: Count | None
+    worker_ratio: Number
+    arrivals_ratio: Number
+    admitted: Count
+    hit_rate: Number
+    run_hit_rate: Number
+
+
 class _Window(_Shown):
     start_s: float
     end_s: float
@@ -295,6 +308,7 @@ class _Window(_Shown):
     client: str
     heavy_client: str | None
     heavy_share: float | None = None
+    why: _Waiting | None = None
 
 
 class _Eviction(_Shown):
