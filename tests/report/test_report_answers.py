@@ -60,9 +60,20 @@ def test_several_differences_are_better_or_worse_or_neither(tmp_path):
     fcfs = {GAP: (9.0, 9.0, 9.0), RATE: (20.0, 30.0, 40.0), JAIN: (0.5, 0.5, 0.5)} | OPEN[0]
     vtc = {GAP: (8.0, 8.0, 8.0), RATE: (10.0, 15.0, 20.0), JAIN: (0.7, 0.7, 0.7)} | OPEN[1]
     assert answer(tmp_path, fcfs, vtc) == (
-        "Under vtc instead of fcfs, largest service gap is 1 tokens smaller (better); service is "
-        "50.0% lower (worse); Jain index is 0.200 higher. 3 seeds are too few to tell for 1 "
-        "other metric."
+        "Under vtc instead of fcfs, 1 of 4 metrics is better: largest service gap 8 instead of 9 "
+        "tokens; 1 of 4 metrics is worse: service 15.0 instead of 30.0 tok/s; Jain index 0.700 "
+        "instead of 0.500. 3 seeds are too few to tell for 1 other metric."
+    )
+
+
+def test_many_differences_are_counted_and_the_first_in_each_unit_are_named(tmp_path):
+    better = ("victim_p50_s", P95, "min_entitlement_ratio", SHARE, GAP, RATE)
+    fcfs = dict.fromkeys(better, (8.0, 8.0, 8.0))
+    vtc = dict.fromkeys(better, (4.0, 4.0, 4.0))
+    assert answer(tmp_path, fcfs, vtc) == (
+        "Under vtc instead of fcfs, 3 of 6 metrics are better: well-behaved P50 4.00 instead of "
+        "8.00 s, largest service gap 4 instead of 8 tokens; 3 of 6 metrics are worse: minimum "
+        "fair share of own total 400.0% instead of 800.0%, service 4.00 instead of 8.00 tok/s."
     )
 
 

@@ -127,11 +127,8 @@ def _contrast_answer(one: Contrast) -> str:
     """Return a sentence on the metrics in which one of two schedulers is better or worse."""
     name, against, total = one.other.scheduler, one.baseline.scheduler, len(one.metrics)
     metrics = "1 metric" if total == 1 else f"{total} metrics"
-    found: dict[str, list[str]] = {}
-    for row in one.metrics:
-        if row.decision in (Decision.BETTER, Decision.WORSE):
-            found.setdefault(_verdict(row), []).append(_changed(row))
-    count = sum(map(len, found.values()))
+    found = [row for row in one.metrics if row.decision in (Decision.BETTER, Decision.WORSE)]
+    count = len(found)
     undecided = sum(row.decision is Decision.INCONCLUSIVE for row in one.metrics)
     if not count and not undecided:
         return f"{name} and {against} are the same in {metrics}."
@@ -144,21 +141,47 @@ def _contrast_answer(one: Contrast) -> str:
     other = "1 other metric" if undecided == 1 else f"{undecided} other metrics"
     rest = f" {few} for {other}." if undecided else ""
     if count == 1:
-        ((text,),) = found.values()
+        text = _changed(found[0])
         than = "as" if text.endswith("as high") else "than"
         return f"{name}'s {text} {than} {against}'s.{rest}"
-    order = [verdict for verdict in VERDICTS if verdict in found]
-    parts = [f"{' and '.join(found[verdict])}{VERDICTS[verdict]}" for verdict in order]
-    return f"Under {name} instead of {against}, {'; '.join(parts)}.{rest}"
+    return f"Under {name} instead of {against}, {'; '.join(_several(one.metrics))}.{rest}"
+
+
+def _several(rows: Iterable[MetricContrast]) -> Iterator[str]:
+    """Yield how many metrics are better or worse, with examples, and other changed metrics."""
+    rows = list(rows)
+    decided = [row for row in rows if row.decision in (Decision.BETTER, Decision.WORSE)]
+    for verdict in (Decision.BETTER, Decision.WORSE):
+        found = [row for row in decided if _verdict(row) == verdict]
+        if found:
+            verb = "is" if len(found) == 1 else "are"
+            named = ", ".join(map(_both_values, _examples(found)))
+            yield f"{len(found)} of {len(rows)} metrics {verb} {verdict}: {named}"
+    unjudged = [row for row in decided if _verdict(row) not in STYLES]
+    if unjudged:
+        yield ", ".join(map(_both_values, unjudged))
+
+
+MOST_EXAMPLES = 3
+
+
+def _examples(rows: Iterable[MetricContrast]) -> list[MetricContrast]:
+    """Return at most ``MOST_EXAMPLES`` metrics, the first in each unit."""
+    first: dict[str, MetricContrast] = {}
+    for row in rows:
+        first.setdefault("%" if _entry(row.metric).form.is_share else _entry(row.metric).unit, row)
+    return list(first.values())[:MOST_EXAMPLES]
+
+
+def _both_values(row: MetricContrast) -> str:
+    """Return a metric with both schedulers' values: ``service 22,412 instead of 25,617 tok/s``."""
+    entry, client = _entry(row.metric), _client(row.metric)
+    other, base = (bounded(one.raw, one.bound, entry.form) for one in (row.other, row.baseline))
+    unit = f" {entry.unit}" if entry.unit and not entry.form.is_share else ""
+    return f"{f'{client}: ' if client else ''}{entry.heading} {other} instead of {base}{unit}"
 
 
 MORE = "use --num-runs 5."
-VERDICTS = {
-    Decision.BETTER.value: " (better)",
-    Decision.WORSE.value: " (worse)",
-    "more": "",
-    "less": "",
-}
 
 
 def _changed(row: MetricContrast) -> str:
