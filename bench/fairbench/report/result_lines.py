@@ -143,9 +143,10 @@ def why_waited(row: Mapping[str, Any], summary: Summary) -> str:
     """Say how long a client's requests waited in a window, and which usual causes apply.
 
     The usual causes are a burst of the client's own, the queue of the gateway or of one worker, and
-    a loss of cache hits. ``row`` is an element of the summary's ``worst_windows``.
+    a loss of cache hits. ``row`` is an element of the summary's ``worst_windows``; the summary of a
+    log has no ``dp``, the number of replicas.
     """
-    client, why, replicas = printable(row["client"]), row["why"], summary["dp"]
+    client, why, replicas = printable(row["client"]), row["why"], summary.get("dp", 1)
     about = "about " if summary["notes"].get("queue_empty_share") == QUEUE_ESTIMATED else ""
     waits = (
         f"{client}'s requests waited {about}{with_unit(why['wait_p50_s'], 's')} (median; "
