@@ -33,7 +33,6 @@ SCRIPTS = {
     "routers": "routers.table",
     "routers-d2lpm": "routers.d2lpm",
     "seeds": "dlpm.seeds",
-    "sentences": "pages.sentences",
     "sessions": "memory.sessions",
     "session-gates": "session_gates.table",
     "session-gates-bound": "session_gates.bound",
