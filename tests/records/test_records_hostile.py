@@ -14,8 +14,8 @@ import pytest
 import fairbench
 from fairbench.errors import DataError, UsageError
 from fairbench.files.times import duration_s, with_point
-from fairbench.records.column_names import cell_of, plain, split_unit
 from fairbench.workloads.traces.read import TraceParams, read_trace
+from fairbench_logs.records.column_names import cell_of, plain, split_unit
 from fairbench_logs.scoring.records import read_scored
 
 REQUEST = {"client": "a", "time": 0, "ttft": 0.1, "latency": 1.0}

@@ -12,8 +12,8 @@ from typing import Any
 
 from fairbench.files import times as cells
 from fairbench.files.formats import inner, objects_in
-from fairbench.records.column_names import OWN, cell_of
-from fairbench.records.layout import (
+from fairbench_logs.records.column_names import OWN, cell_of
+from fairbench_logs.records.layout import (
     Layout,
     Object,
     Record,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fairbench.errors import DataError, UsageError, printable, shortened, unknown_name
 from fairbench.files import times as cells
 from fairbench.files.formats import parsed
-from fairbench.records.layout import MAPPED
+from fairbench.workloads.traces import MAPPED
 
 OWN = "="
 """The first character of the names of fields that fairbench itself adds to records."""

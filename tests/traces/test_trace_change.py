@@ -11,7 +11,9 @@ from fairbench.cli.app import app
 from fairbench.errors import UsageError
 from fairbench.workloads.model import SPECS
 from fairbench.workloads.traces import change
-from fairbench.workloads.traces.change import (
+from fairbench.workloads.traces.read import TraceParams, read_trace
+from fairbench.workloads.traces.table import COUNTS, TableBuilder, TraceRow, shared_prefixes
+from fairbench_logs.traces.change import (
     COMBINED,
     anonymized,
     combined,
@@ -21,9 +23,7 @@ from fairbench.workloads.traces.change import (
     spread_out,
     write_trace,
 )
-from fairbench.workloads.traces.read import TraceParams, read_trace
-from fairbench.workloads.traces.table import COUNTS, TableBuilder, TraceRow, shared_prefixes
-from tests.workloads.traces.trace_line import TraceLine, trace_schema
+from tests.traces.trace_line import TraceLine, trace_schema
 
 ROWS = [
     TraceRow(10**9, "alice", 100, 10, max_tokens=50, blocks=(1, 2), block_size=16),

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from fairbench.errors import DataError
 from fairbench.files import times as cells
-from fairbench.records.column_names import LENGTHS, MOMENTS
-from fairbench.records.log_reader import ColumnValues, FileColumns, Floats, shown
+from fairbench_logs.records.column_names import LENGTHS, MOMENTS
+from fairbench_logs.records.log_reader import ColumnValues, FileColumns, Floats, shown
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

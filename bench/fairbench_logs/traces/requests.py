@@ -11,11 +11,7 @@ import numpy as np
 from fairbench.errors import DataError, shortened
 from fairbench.files.formats import INTEGERS
 from fairbench.files.times import is_blank
-from fairbench.records.column_names import FieldColumn, given, no_client, no_column, no_such_column
-from fairbench.records.layout import estimated_tokens, text_of
-from fairbench.records.log_reader import FileColumns, Floats, ReadOptions, shown
-from fairbench.records.requests import FileRequests, known_counts
-from fairbench.records.times import NEVER_NS, Flags, Ints, numbers
+from fairbench.workloads.tokens import estimated_tokens
 from fairbench.workloads.traces import ALL, MAX_INPUT, MAX_NAME, MAX_OUTPUT
 from fairbench.workloads.traces.table import (
     BLOCK_TOKENS,
@@ -26,6 +22,17 @@ from fairbench.workloads.traces.table import (
     blocks_of,
     table_of,
 )
+from fairbench_logs.records.column_names import (
+    FieldColumn,
+    given,
+    no_client,
+    no_column,
+    no_such_column,
+)
+from fairbench_logs.records.layout import text_of
+from fairbench_logs.records.log_reader import FileColumns, Floats, ReadOptions, shown
+from fairbench_logs.records.requests import FileRequests, known_counts
+from fairbench_logs.records.times import NEVER_NS, Flags, Ints, numbers
 
 
 def client_name(value: Any, where: str) -> str:
