@@ -12,7 +12,8 @@ from fairbench.errors import UsageError
 from fairbench.workloads.model import SPECS
 from fairbench.workloads.traces import change
 from fairbench.workloads.traces.read import TraceParams, read_trace
-from fairbench.workloads.traces.table import COUNTS, TableBuilder, TraceRow, shared_prefixes
+from fairbench.workloads.traces.table import COUNTS
+from fairbench_logs.traces.build import TableBuilder, TraceRow
 from fairbench_logs.traces.change import (
     COMBINED,
     anonymized,
@@ -23,6 +24,7 @@ from fairbench_logs.traces.change import (
     spread_out,
     write_trace,
 )
+from fairbench_logs.traces.facts import shared_prefixes
 from tests.traces.trace_line import TraceLine, trace_schema
 
 ROWS = [

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from fairbench.workloads.traces.read import joined_columns as joined_columns
     from fairbench.workloads.traces.read import read_trace as read_trace
     from fairbench.workloads.traces.read import trace_reader as trace_reader
-    from fairbench.workloads.traces.table import facts_of_table as facts_of_table
 
 __getattr__ = lazy_names(
     __name__,
@@ -28,7 +27,6 @@ __getattr__ = lazy_names(
         "datasets": "load_source",
         "spec": "load_workload workload_names",
         "trace_workload": "synthetic_parts trace_facts trace_manifest",
-        "traces.table": "facts_of_table",
         "traces.read": "TraceParams joined_columns read_trace trace_reader",
         "traces": "NEEDED",
     },

@@ -13,12 +13,13 @@ from fairbench.files.times import UTC_ZONE, clock_of
 from fairbench.workloads.traces import AUTO, FORMATS
 from fairbench.workloads.traces.programs import RecordedTrace
 from fairbench.workloads.traces.read import ReadTrace, TraceParams, find_trace_file
-from fairbench.workloads.traces.table import TableBuilder, TraceTable
+from fairbench.workloads.traces.table import TraceTable
 from fairbench_logs.records.column_names import mapped
 from fairbench_logs.records.known_formats import LOOKED_AT, kinds_of, layout_of
 from fairbench_logs.records.log_reader import beginning
 from fairbench_logs.records.requests import FileRequests, counted_alike, lacks_counts, read_requests
 from fairbench_logs.records.source import records_of
+from fairbench_logs.traces.build import TableBuilder
 from fairbench_logs.traces.change import assigned, spread_out
 from fairbench_logs.traces.requests import format_name as name_of_format
 from fairbench_logs.traces.requests import trace_asked, trace_table

@@ -13,15 +13,7 @@ from fairbench.files.formats import INTEGERS
 from fairbench.files.times import is_blank
 from fairbench.workloads.tokens import estimated_tokens
 from fairbench.workloads.traces import ALL, MAX_INPUT, MAX_NAME, MAX_OUTPUT
-from fairbench.workloads.traces.table import (
-    BLOCK_TOKENS,
-    MAX_SYNTHETIC,
-    SINCE_1970_NS,
-    PromptBlocks,
-    TraceTable,
-    blocks_of,
-    table_of,
-)
+from fairbench.workloads.traces.table import TraceTable
 from fairbench_logs.records.column_names import (
     FieldColumn,
     given,
@@ -33,6 +25,14 @@ from fairbench_logs.records.layout import text_of
 from fairbench_logs.records.log_reader import FileColumns, Floats, ReadOptions, shown
 from fairbench_logs.records.requests import FileRequests, known_counts
 from fairbench_logs.records.times import NEVER_NS, Flags, Ints, numbers
+from fairbench_logs.traces.build import (
+    BLOCK_TOKENS,
+    MAX_SYNTHETIC,
+    SINCE_1970_NS,
+    PromptBlocks,
+    blocks_of,
+    table_of,
+)
 
 
 def client_name(value: Any, where: str) -> str:

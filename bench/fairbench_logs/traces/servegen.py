@@ -30,8 +30,9 @@ from fairbench.streams import stream
 from fairbench.workloads.items import Recorded, RecordedCall
 from fairbench.workloads.traces import MAX_INPUT, MAX_OUTPUT, MAX_S
 from fairbench.workloads.traces.programs import TracedProgram
-from fairbench.workloads.traces.table import TableBuilder, TraceRow, TraceTable
+from fairbench.workloads.traces.table import TraceTable
 from fairbench_logs.records.layout import Record
+from fairbench_logs.traces.build import TableBuilder, TraceRow
 
 LAWS = ("Gamma", "Weibull")
 CONSTANT_BELOW = 1e-3  # Arrival gaps with a smaller coefficient of variation become constant.

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from fairbench.errors import DataError, shortened
 from fairbench.files.formats import FilePlace
 from fairbench.workloads.traces import MAX_INPUT, MAX_OUTPUT, MAX_S
-from fairbench.workloads.traces.table import TraceRow
 from fairbench_logs.records.layout import Record
+from fairbench_logs.traces.build import TraceRow
 from fairbench_logs.traces.requests import client_name
 
 NS = 10**9
