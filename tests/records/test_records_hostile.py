@@ -13,8 +13,8 @@ import pytest
 
 import fairbench
 from fairbench.errors import DataError, UsageError
-from fairbench.files.times import duration_s, with_point
 from fairbench.workloads.traces.read import TraceParams, read_trace
+from fairbench_logs.records.cells import duration_s, with_point
 from fairbench_logs.records.column_names import cell_of, plain, split_unit
 from fairbench_logs.scoring.records import read_scored
 

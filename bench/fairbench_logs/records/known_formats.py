@@ -12,9 +12,9 @@ from typing import Any
 
 from fairbench.errors import DataError, unknown_name
 from fairbench.files.formats import inner, objects_in
-from fairbench.files.times import is_missing
 from fairbench.workloads.tokens import estimated_tokens
 from fairbench_logs.records.benchmark_exports import TOOLS
+from fairbench_logs.records.cells import is_missing
 from fairbench_logs.records.column_names import OWN
 from fairbench_logs.records.layout import (
     Layout,

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from fairbench.errors import DataError
-from fairbench.files.times import is_missing, nameless, number_of
+from fairbench.files.times import number_of
+from fairbench_logs.records.cells import is_missing, nameless
 from fairbench_logs.records.column_names import FIRST, LAST, nearest, plain
 from fairbench_logs.records.log_reader import FileColumns, Floats, ReadOptions, read_columns, shown
 from fairbench_logs.records.times import Flags, Moments, Times, check_one_clock, numbers

@@ -10,10 +10,10 @@ import numpy as np
 
 from fairbench.errors import DataError, shortened
 from fairbench.files.formats import INTEGERS
-from fairbench.files.times import is_blank
 from fairbench.workloads.tokens import estimated_tokens
 from fairbench.workloads.traces import ALL, MAX_INPUT, MAX_NAME, MAX_OUTPUT
 from fairbench.workloads.traces.table import TraceTable
+from fairbench_logs.records.cells import is_blank
 from fairbench_logs.records.column_names import (
     FieldColumn,
     given,
