@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.errors import UsageError
 from fairbench.workloads.model import SPECS
-from fairbench.workloads.traces import change
 from fairbench.workloads.traces.read import TraceParams, read_trace
 from fairbench.workloads.traces.table import COUNTS
+from fairbench_logs.traces import change
 from fairbench_logs.traces.build import TableBuilder, TraceRow
 from fairbench_logs.traces.change import (
     COMBINED,

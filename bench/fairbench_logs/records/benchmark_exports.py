@@ -34,7 +34,7 @@ from itertools import pairwise
 from typing import Any
 
 from fairbench.errors import DataError, shortened
-from fairbench.files.formats import inner, objects_in, parsed
+from fairbench.files.formats import inner, parsed
 from fairbench.files.times import number_of
 from fairbench.workloads.tokens import estimated_tokens
 from fairbench_logs.records.layout import (
@@ -44,6 +44,7 @@ from fairbench_logs.records.layout import (
     Run,
     columns,
     has_all,
+    objects_in,
     text_of,
 )
 

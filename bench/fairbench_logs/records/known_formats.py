@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from fairbench.errors import DataError, unknown_name
-from fairbench.files.formats import inner, objects_in
+from fairbench.files.formats import inner
 from fairbench.workloads.tokens import estimated_tokens
 from fairbench_logs.records.benchmark_exports import TOOLS
 from fairbench_logs.records.cells import is_missing
@@ -23,6 +23,7 @@ from fairbench_logs.records.layout import (
     Run,
     first_given,
     has_all,
+    objects_in,
 )
 from fairbench_logs.records.service_logs import EXPORTS
 

@@ -106,6 +106,11 @@ def first_given(*values: Any) -> Any:
     return next((value for value in values if value not in (None, "", [], {})), None)
 
 
+def objects_in(value: Any) -> list[Object]:
+    """Return the objects in a list, or [] if ``value`` is not a list."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
 def text_of(value: Any) -> str:
     """Return the text of a prompt, or the joined texts of the messages of a chat."""
     if isinstance(value, str):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
-from fairbench.files.formats import inner, objects_in
+from fairbench.files.formats import inner
 from fairbench.files.times import is_number, number_of, zoned_moment_of
 from fairbench_logs.records import cells
 from fairbench_logs.records.column_names import OWN, cell_of
@@ -23,6 +23,7 @@ from fairbench_logs.records.layout import (
     columns,
     first_given,
     has_all,
+    objects_in,
 )
 
 

@@ -28,5 +28,5 @@ NEEDED = ("time", "input_tokens", "output_tokens")
 ALL = "all"  # Requests without the name of a client belong to this single client.
 
 MAX_INPUT, MAX_OUTPUT = 10**7, 10**6
-MAX_S = 4e9  # A trace lasts at most this many seconds; ``files.times`` refuses longer times.
+MAX_S = 4e9  # A trace lasts at most this many seconds; logs with longer times are refused.
 MAX_NAME = 1000
