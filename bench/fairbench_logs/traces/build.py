@@ -1,4 +1,4 @@
-"""One request of a trace as read from a file, and the construction of the table of all requests.
+"""A request of a trace as read from a file, and the construction of the table of all requests.
 
 Texts of prompts are split into blocks of characters and not stored. A block is identified by a hash
 of its characters and of all earlier blocks. Texts with equal beginnings therefore have equal first
