@@ -107,7 +107,7 @@ class ReadTrace:
 
 
 class TraceReader(Protocol):
-    """The interface of the package that reads traces, which is an entry point of ``LOG_GROUP``."""
+    """The interface of the package that reads traces: the same entry point as ``LogTools``."""
 
     def read_trace(self, params: TraceParams, /) -> ReadTrace:
         """Return the traffic that a trace file contains; see ``read_trace`` below."""
