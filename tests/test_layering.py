@@ -27,7 +27,6 @@ FOLDERS = sorted({path.parent for path in MODULES})
 FLOORS = (
     ("errors", "compiled", "named", "version"),
     ("core", "streams", "targets", "tenants", "files", "doors"),
-    ("records",),
     ("schedulers", "workloads", "metrics", "hardware"),
     ("engine",),
     ("config",),

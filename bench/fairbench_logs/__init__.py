@@ -1,4 +1,4 @@
-"""Answers from a user's own request log: `fairbench score`, `diagnose` and `plan`."""
+"""Logs and traces of users: their readers, and `fairbench score`, `diagnose`, `plan`, `trace`."""
 
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from fairbench_logs.cli_plan import print_plan as print_plan
     from fairbench_logs.diagnosis.page import log_page as log_page
     from fairbench_logs.planning.page import plan_page as plan_page
+    from fairbench_logs.records.column_names import mapped as mapped
+    from fairbench_logs.records.column_names import parse_map as parse_map
+    from fairbench_logs.traces.read import read_trace as read_trace
 
 __getattr__ = lazy_names(
     __name__,
@@ -20,6 +23,8 @@ __getattr__ = lazy_names(
         "cli_plan": "print_plan",
         "diagnosis.page": "log_page",
         "planning.page": "plan_page",
+        "records.column_names": "mapped parse_map",
+        "traces.read": "read_trace",
     },
 )
 
@@ -37,4 +42,9 @@ SCORE = Command(
     "Logs and records",
     "Compute every fairness metric from any system's records.",
     "fairbench_logs.cli_score:score",
+)
+TRACE = Command(
+    "Logs and records",
+    "Inspect recorded traffic (a trace), or write a changed copy.",
+    "fairbench_logs.cli_trace:trace",
 )

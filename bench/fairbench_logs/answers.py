@@ -17,7 +17,6 @@ from fairbench.execute.tasks import run_context
 from fairbench.files.reader import read_whole
 from fairbench.metrics.service import service_of
 from fairbench.metrics.shown_percentiles import parse_percentiles
-from fairbench.records.column_names import parse_map
 from fairbench.report.progress import shown_progress
 from fairbench.report.run_table import scored_text
 from fairbench.results.store import ANSWER, read_json, write_text
@@ -32,6 +31,7 @@ from fairbench_logs.planning.carry_out import begin_plan, carry_out
 from fairbench_logs.planning.page import plan_page
 from fairbench_logs.planning.question import PlanQuestion, parse_slos
 from fairbench_logs.planning.table import answer_text
+from fairbench_logs.records.column_names import parse_map
 from fairbench_logs.scoring.arrays import NEEDED
 from fairbench_logs.scoring.records import read_scored
 from fairbench_logs.scoring.summary import score_page, scored_summary, scored_window

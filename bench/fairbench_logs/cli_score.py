@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from fairbench import metrics, records
+from fairbench import metrics
 from fairbench import report as reporting
 from fairbench.cli import output
 from fairbench.cli.options import Weights, json_option, option_of
@@ -17,9 +17,10 @@ from fairbench.config.flags import RUN
 from fairbench.config.parse_flags import goodput_flag, parse_weights, split_commas
 from fairbench.errors import UsageError
 from fairbench.metrics.shown_percentiles import parse_percentiles
-from fairbench.records.known_formats import NAMES
 from fairbench_logs import scoring
 from fairbench_logs.cli_page import ReportFile, check_writable
+from fairbench_logs.records.column_names import parse_map
+from fairbench_logs.records.known_formats import NAMES
 
 
 class Unit(StrEnum):
@@ -149,7 +150,7 @@ def score(
         scored = scoring.read_scored(
             files,
             layout=layout,
-            names=records.parse_map(names or [], scoring.NEEDED),
+            names=parse_map(names or [], scoring.NEEDED),
             line=line,
             unit=time_unit,
             registered=split_commas("--clients", clients) if clients else [],

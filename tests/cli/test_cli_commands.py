@@ -90,7 +90,7 @@ def test_a_simulated_run_imports_only_needed_modules(tmp_path, code, absent):
     modules = done.stderr.split()
     ours = [module for module in modules if module.split(".")[0] == "fairbench"]
     assert len(ours) <= 184, sorted(ours)
-    unwanted = ("fairbench_load.", "fairbench.workloads.traces.read", *absent)
+    unwanted = ("fairbench_load.", "fairbench_logs.", "fairbench.workloads.traces.read", *absent)
     assert not [one for one in modules if one.startswith(unwanted)]
 
 

@@ -18,8 +18,8 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 from fairbench.errors import FairbenchError
-from fairbench.records.column_names import NAMES, SYNONYMS
 from fairbench.workloads.traces.read import TraceParams, read_trace
+from fairbench_logs.records.column_names import NAMES, SYNONYMS
 from fairbench_logs.scoring.records import read_scored
 
 REQUESTS = 24

@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from fairbench.records.known_formats import NAMES as LAYOUT_NAMES
 from fairbench.workloads.traces import FORMATS
 from fairbench.workloads.traces.read import TraceParams, read_trace
 from fairbench_logs.diagnosis.access_log import read_log
+from fairbench_logs.records.known_formats import NAMES as LAYOUT_NAMES
 from fairbench_logs.scoring.records import read_scored
 from tests.shared_data import SHARED
 

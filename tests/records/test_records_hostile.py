@@ -12,15 +12,19 @@ from pathlib import Path
 import pytest
 
 import fairbench
+import fairbench_logs
 from fairbench.errors import DataError, UsageError
-from fairbench.files.times import duration_s, with_point
-from fairbench.records.column_names import cell_of, plain, split_unit
 from fairbench.workloads.traces.read import TraceParams, read_trace
+from fairbench_logs.records.cells import duration_s, with_point
+from fairbench_logs.records.column_names import cell_of, plain, split_unit
 from fairbench_logs.scoring.records import read_scored
 
 REQUEST = {"client": "a", "time": 0, "ttft": 0.1, "latency": 1.0}
 REQUEST |= {"input_tokens": 3, "output_tokens": 4}
-PACKAGES = ("files", "records", "score", "workloads", "diagnose", "metrics", "report", "errors")
+PACKAGES = {
+    "fairbench": ("files", "workloads", "metrics", "report", "errors"),
+    "fairbench_logs": ("records", "traces", "scoring", "diagnosis"),
+}
 # with FACTOR 4, a quadratic pattern would take 16 times as long
 SHORT, FACTOR, MOST = 1_000, 4, 10.0
 
@@ -28,8 +32,11 @@ SHORT, FACTOR, MOST = 1_000, 4, 10.0
 def patterns():
     """Return every compiled pattern of the packages that read or show foreign text, by name."""
     found = {}
-    for info in pkgutil.walk_packages(fairbench.__path__, "fairbench."):
-        if info.name.split(".")[1] in PACKAGES:
+    core = pkgutil.walk_packages(fairbench.__path__, "fairbench.")
+    logs = pkgutil.walk_packages(fairbench_logs.__path__, "fairbench_logs.")
+    for info in (*core, *logs):
+        package, part, *_ = info.name.split(".")
+        if part in PACKAGES[package]:
             module = importlib.import_module(info.name)
             for name, value in vars(module).items():
                 if isinstance(value, re.Pattern):

@@ -8,11 +8,11 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import DataError
-from fairbench.files.times import duration_s
 from fairbench.metrics.records import FINISHED
-from fairbench.records.column_names import can_hold, nearest, parse_map, plain, split_unit
 from fairbench.workloads.traces.read import TraceParams, read_trace
 from fairbench_logs.diagnosis.access_log import read_log
+from fairbench_logs.records.cells import duration_s
+from fairbench_logs.records.column_names import can_hold, nearest, parse_map, plain, split_unit
 from fairbench_logs.scoring.records import read_scored
 
 ROW = {"client": "a", "time": 0.0, "ttft": 0.5, "latency": 2.5}

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from fairbench.errors import DataError
-from fairbench.files.times import duration_s, number_of, without_points
-from fairbench.records.column_names import nearest, split_unit
+from fairbench.files.times import number_of
 from fairbench.workloads.traces.read import TraceParams, read_trace
 from fairbench_logs.diagnosis.access_log import read_log
+from fairbench_logs.records.cells import duration_s, without_points
+from fairbench_logs.records.column_names import nearest, split_unit
 from fairbench_logs.scoring.records import read_scored
 
 COUNT, START_S = 8, 1_795_154_400  # 2026-11-20 06:00:00 UTC

@@ -95,9 +95,6 @@ _OWN: Mapping[str, Command] = {
         STORED, "Write a page for a run, sweep, plan, leaderboard or log.", "report:report"
     ),
     "recover": _own(STORED, "Save the finished requests of a run that was killed.", "show:recover"),
-    "trace": _own(
-        LOGS, "Inspect recorded traffic (a trace), or write a changed copy.", "trace:trace"
-    ),
 }
 GROUPS = (SIMULATE, STORED, LOGS, SERVERS, CI, PAPERS)
 

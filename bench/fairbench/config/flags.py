@@ -27,8 +27,7 @@ from fairbench.config.parse_flags import (
     values_of,
 )
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
-from fairbench.records.layout import MAPPED
-from fairbench.workloads.traces import AUTO, FORMATS
+from fairbench.workloads.traces import AUTO, FORMATS, MAPPED
 
 
 class LogFlags(TypedDict, total=False):

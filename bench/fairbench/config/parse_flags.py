@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, NamedTuple, get_type_hints
 
-from fairbench import records, workloads
+from fairbench import workloads
 from fairbench.doors import BACKEND_GROUP, registered
 from fairbench.errors import TOO_DEEP, UsageError, is_too_deep, unknown_name
 
@@ -214,7 +214,7 @@ def columns_of(_: str, texts: list[str]) -> dict[str, str]:
 
     Raises UsageError if a value is not of the form ``FIELD=COLUMN``.
     """
-    return records.parse_map(texts, workloads.NEEDED)
+    return workloads.trace_reader().parse_map(texts, workloads.NEEDED)
 
 
 def names_of(flag: str, texts: list[str]) -> dict[str, str]:

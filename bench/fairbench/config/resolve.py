@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from fairbench import metrics, records, workloads
+from fairbench import metrics, workloads
 from fairbench.config import cluster, defaults, serving
 from fairbench.config.backend import ARGS
 from fairbench.config.cluster import KEYS as CLUSTER_KEYS
@@ -399,7 +399,7 @@ def trace_params(given: PlacedFlags) -> TraceParams:
     columns = dict(trace.get("columns", {}))
     if "client" in trace:
         columns["client"] = trace["client"]
-    records.mapped(columns)
+    workloads.trace_reader().mapped(columns)
     return workloads.TraceParams(
         file=str(trace["file"]),
         format=trace.get("format", "auto"),

@@ -183,11 +183,6 @@ def inner(value: Any, *keys: str) -> Any:
     return value
 
 
-def objects_in(value: Any) -> list[dict[str, Any]]:
-    """Return the objects in a list, or [] if ``value`` is not a list."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
 MAX_CELLS = 100_000  # maximum number of cells in a line with a separator other than a comma
 _SEPARATOR_LINE = re.compile(r'"?sep=.?"?\s*', re.IGNORECASE)
 """The line, such as ``sep=;``, in which some spreadsheet programs state the separator."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from fairbench.report.table import MAX_WIDTH as MAX_WIDTH
     from fairbench.report.table import printed as printed
     from fairbench.report.workload_table import checked as checked
-    from fairbench.report.workload_table import inspected as inspected
-    from fairbench.report.workload_table import inspected_title as inspected_title
 
 __getattr__ = lazy_names(
     __name__,
@@ -39,6 +37,6 @@ __getattr__ = lazy_names(
         "progress": "shown_progress",
         "run_table": "repeat_lines scored_text summary_text",
         "table": "MAX_WIDTH printed",
-        "workload_table": "checked inspected inspected_title",
+        "workload_table": "checked",
     },
 )

@@ -16,15 +16,10 @@ if TYPE_CHECKING:
     from fairbench.workloads.trace_workload import trace_facts as trace_facts
     from fairbench.workloads.trace_workload import trace_manifest as trace_manifest
     from fairbench.workloads.traces import NEEDED as NEEDED
-    from fairbench.workloads.traces.change import anonymized as anonymized
-    from fairbench.workloads.traces.change import combined as combined
-    from fairbench.workloads.traces.change import cut_trace as cut_trace
-    from fairbench.workloads.traces.change import scaled as scaled
-    from fairbench.workloads.traces.change import write_trace as write_trace
     from fairbench.workloads.traces.read import TraceParams as TraceParams
     from fairbench.workloads.traces.read import joined_columns as joined_columns
     from fairbench.workloads.traces.read import read_trace as read_trace
-    from fairbench.workloads.traces.table import facts_of_table as facts_of_table
+    from fairbench.workloads.traces.read import trace_reader as trace_reader
 
 __getattr__ = lazy_names(
     __name__,
@@ -32,9 +27,7 @@ __getattr__ = lazy_names(
         "datasets": "load_source",
         "spec": "load_workload workload_names",
         "trace_workload": "synthetic_parts trace_facts trace_manifest",
-        "traces.change": "anonymized combined cut_trace scaled write_trace",
-        "traces.table": "facts_of_table",
-        "traces.read": "TraceParams joined_columns read_trace",
+        "traces.read": "TraceParams joined_columns read_trace trace_reader",
         "traces": "NEEDED",
     },
 )

@@ -17,17 +17,13 @@ from fairbench.metrics.summary import stall_summary
 from fairbench.metrics.tables import FiledService, Tables
 from fairbench.metrics.traffic import Traffic, traffic_of, weighted_tokens
 from fairbench.workloads.trace_workload import synthetic_parts
-from fairbench.workloads.traces.change import cut_trace
-from fairbench.workloads.traces.read import (
-    MAX_CLIENTS,
-    TraceParams,
-    check_params,
-    read_with_requests,
-)
+from fairbench.workloads.traces.read import MAX_CLIENTS, TraceParams, check_params
 from fairbench.workloads.traces.table import TraceTable
 from fairbench_logs.scoring.arrays import FIELDS, has_waits
 from fairbench_logs.scoring.records import Scored, scored_of
 from fairbench_logs.scoring.states import SIGNS
+from fairbench_logs.traces.change import cut_trace
+from fairbench_logs.traces.read import read_with_requests
 
 # At most 12,000 requests of a log are replayed, because a longer replay would take too long.
 MOST_REPLAYED = 12_000

@@ -21,8 +21,9 @@ from fairbench.metrics.records import Floats, Ints
 from fairbench.metrics.traffic import Traffic, weighted_tokens
 from fairbench.sim.run import simulate
 from fairbench.workloads.trace_workload import plain_names
-from fairbench.workloads.traces.change import write_trace
-from fairbench.workloads.traces.table import TraceTable, shared_prefixes
+from fairbench.workloads.traces.table import TraceTable
+from fairbench_logs.traces.change import write_trace
+from fairbench_logs.traces.facts import shared_prefixes
 
 # The load outside floods may use at most 70% of the replicas' capacity.
 USUAL_LOAD = 0.7

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 
 from fairbench.errors import DataError, printable
-from fairbench.files.times import MAX_TIME_S, is_missing, number_of
+from fairbench.files.times import MAX_TIME_S, number_of
 from fairbench.metrics.records import FINISHED, REFUSED, Flags, Floats
-from fairbench.records.column_names import FIRST, LAST, OWN, first_columns, nearest
-from fairbench.records.known_formats import PLAIN
-from fairbench.records.log_reader import ColumnValues, FileColumns, listed, shown
-from fairbench.records.requests import FileRequests
-from fairbench.records.times import numbers, of_other_clock
 from fairbench.results.run_facts import MAX_COUNT, MAX_WORKER
+from fairbench_logs.records.cells import is_missing
+from fairbench_logs.records.column_names import FIRST, LAST, OWN, first_columns, nearest
+from fairbench_logs.records.known_formats import PLAIN
+from fairbench_logs.records.log_reader import ColumnValues, FileColumns, listed, shown
+from fairbench_logs.records.requests import FileRequests
+from fairbench_logs.records.times import numbers, of_other_clock
 from fairbench_logs.scoring.states import FAILED, UNSAID, errors_of, signed, states_of
 
 TOKENS = ("input_tokens", "output_tokens", "cached_tokens")

@@ -26,11 +26,11 @@ from fairbench.metrics.records import (
     Requests,
     TokenGaps,
 )
-from fairbench.records.column_names import FieldColumn, mapped
-from fairbench.records.log_reader import FileColumns, ReadOptions
-from fairbench.records.requests import FileRequests as Records
-from fairbench.records.requests import read_requests
 from fairbench.results.run_facts import MAX_WORKER
+from fairbench_logs.records.column_names import FieldColumn, mapped
+from fairbench_logs.records.log_reader import FileColumns, ReadOptions
+from fairbench_logs.records.requests import FileRequests as Records
+from fairbench_logs.records.requests import read_requests
 from fairbench_logs.scoring.arrays import FIELDS, NAMED, TWICE, Mended, arrays_of, check_needed
 from fairbench_logs.scoring.states import SIGNS
 

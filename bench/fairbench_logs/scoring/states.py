@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from fairbench.errors import unknown_name
-from fairbench.files.times import is_missing, number_of
+from fairbench.files.times import number_of
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED
-from fairbench.records.column_names import plain
-from fairbench.records.log_reader import ColumnValues, FileColumns
+from fairbench_logs.records.cells import is_missing
+from fairbench_logs.records.column_names import plain
+from fairbench_logs.records.log_reader import ColumnValues, FileColumns
 
 UNSAID = -1  # The record does not state how the request ended.
 UNKNOWN = -2  # The record's word for the end of the request is not in ``WORDS``.

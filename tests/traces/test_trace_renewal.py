@@ -12,8 +12,8 @@ import fairbench
 from fairbench.config.resolve import experiment
 from fairbench.errors import DataError, UsageError
 from fairbench.workloads.traces.read import TraceParams, read_trace
-from fairbench.workloads.traces.servegen import RenewalWindow, times_in, weibull_shape
-from fairbench.workloads.traces.table import burstiness
+from fairbench_logs.traces.facts import burstiness
+from fairbench_logs.traces.servegen import RenewalWindow, times_in, weibull_shape
 
 LENS = {"input_tokens": [[100, 200], [0.25, 0.75]], "output_tokens": [[7], [1.0]]}
 LATER = {"input_tokens": [[50], [1]], "output_tokens": [[8], [1]]}

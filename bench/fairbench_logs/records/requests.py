@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from fairbench.errors import DataError
-from fairbench.files.times import is_missing, nameless, number_of
-from fairbench.records.column_names import FIRST, LAST, nearest, plain
-from fairbench.records.log_reader import FileColumns, Floats, ReadOptions, read_columns, shown
-from fairbench.records.times import Flags, Moments, Times, check_one_clock, numbers
+from fairbench.files.times import number_of
+from fairbench_logs.records.cells import is_missing, nameless
+from fairbench_logs.records.column_names import FIRST, LAST, nearest, plain
+from fairbench_logs.records.log_reader import FileColumns, Floats, ReadOptions, read_columns, shown
+from fairbench_logs.records.times import Flags, Moments, Times, check_one_clock, numbers
 
 NO_CALLS = frozenset(
     {

@@ -16,7 +16,7 @@ from fairbench.schedulers.registry import (
 )
 from fairbench.workloads.spec import load_workload
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 SWEEP = tomllib.loads((ROOT / "examples" / "traces" / "sweep.toml").read_text(encoding="utf-8"))
 FILES = SWEEP["grid"]["workload"]
 

@@ -7,9 +7,9 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import DataError
-from fairbench.workloads.traces.change import write_trace
 from fairbench.workloads.traces.read import TraceParams, read_trace
-from fairbench.workloads.traces.table import facts_of_table
+from fairbench_logs.traces.change import write_trace
+from fairbench_logs.traces.facts import facts_of_table
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.workloads.traces.table import TableBuilder, TraceRow, facts_of_table, shared_prefixes
+from fairbench_logs.traces.build import TableBuilder, TraceRow
+from fairbench_logs.traces.facts import facts_of_table, shared_prefixes
 from fairbench_papers.plan_and_trace import BINS, SHOWN, rates
 
 SIZE = 4

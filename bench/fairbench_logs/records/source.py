@@ -13,7 +13,8 @@ from typing import Any
 from fairbench.errors import DataError, printable, shortened
 from fairbench.files import formats
 from fairbench.files.reader import ReadMemory, opened
-from fairbench.files.times import FIRST_DATE_S, is_moment, is_number, number_of
+from fairbench.files.times import FIRST_DATE_S, is_number, number_of
+from fairbench_logs.records.cells import is_moment
 
 PEEKED = 4096  # The format of a file is inferred from this number of bytes at its beginning.
 NO_TEXT = {

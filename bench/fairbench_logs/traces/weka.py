@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from fairbench.errors import DataError, shortened
 from fairbench.files.formats import FilePlace
-from fairbench.records.layout import Record
 from fairbench.workloads.traces import MAX_INPUT, MAX_OUTPUT, MAX_S
-from fairbench.workloads.traces.requests import client_name
-from fairbench.workloads.traces.table import TraceRow
+from fairbench_logs.records.layout import Record
+from fairbench_logs.traces.build import TraceRow
+from fairbench_logs.traces.requests import client_name
 
 NS = 10**9
 CLOCK_S = 1.0  # Turns may overlap by this time, because some logs record whole seconds.

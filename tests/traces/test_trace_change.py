@@ -10,8 +10,11 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.errors import UsageError
 from fairbench.workloads.model import SPECS
-from fairbench.workloads.traces import change
-from fairbench.workloads.traces.change import (
+from fairbench.workloads.traces.read import TraceParams, read_trace
+from fairbench.workloads.traces.table import COUNTS
+from fairbench_logs.traces import change
+from fairbench_logs.traces.build import TableBuilder, TraceRow
+from fairbench_logs.traces.change import (
     COMBINED,
     anonymized,
     combined,
@@ -21,9 +24,8 @@ from fairbench.workloads.traces.change import (
     spread_out,
     write_trace,
 )
-from fairbench.workloads.traces.read import TraceParams, read_trace
-from fairbench.workloads.traces.table import COUNTS, TableBuilder, TraceRow, shared_prefixes
-from tests.workloads.traces.trace_line import TraceLine, trace_schema
+from fairbench_logs.traces.facts import shared_prefixes
+from tests.traces.trace_line import TraceLine, trace_schema
 
 ROWS = [
     TraceRow(10**9, "alice", 100, 10, max_tokens=50, blocks=(1, 2), block_size=16),

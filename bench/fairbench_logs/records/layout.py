@@ -7,13 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-MAPPED = (
-    *("time", "input_tokens", "output_tokens", "client", "max_tokens", "session", "end", "latency"),
-    *("delay", "hash_ids", "block_size", "text", "start", "first_token", "ttft", "itls"),
-    *("cached_tokens", "program", "worker", "admitted", "status", "error", "gaps", "id"),
-)
-"""The fields of a request record that the user can assign to columns by ``--map``."""
-
 Object = dict[str, Any]
 Record = Mapping[str, Any]
 Spread = Callable[[Record, str], Iterable[Object]]
@@ -113,10 +106,9 @@ def first_given(*values: Any) -> Any:
     return next((value for value in values if value not in (None, "", [], {})), None)
 
 
-def estimated_tokens(text: str) -> int:
-    """Return the approximate number of tokens in a text, at 4.6 characters per token."""
-    # The negative signs make the integer division round up.
-    return max(1, -(-10 * len(text) // 46))
+def objects_in(value: Any) -> list[Object]:
+    """Return the objects in a list, or [] if ``value`` is not a list."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def text_of(value: Any) -> str:

@@ -10,19 +10,26 @@ import numpy as np
 
 from fairbench.errors import DataError, shortened
 from fairbench.files.formats import INTEGERS
-from fairbench.files.times import is_blank
-from fairbench.records.column_names import FieldColumn, given, no_client, no_column, no_such_column
-from fairbench.records.layout import estimated_tokens, text_of
-from fairbench.records.log_reader import FileColumns, Floats, ReadOptions, shown
-from fairbench.records.requests import FileRequests, known_counts
-from fairbench.records.times import NEVER_NS, Flags, Ints, numbers
+from fairbench.workloads.tokens import estimated_tokens
 from fairbench.workloads.traces import ALL, MAX_INPUT, MAX_NAME, MAX_OUTPUT
-from fairbench.workloads.traces.table import (
+from fairbench.workloads.traces.table import TraceTable
+from fairbench_logs.records.cells import is_blank
+from fairbench_logs.records.column_names import (
+    FieldColumn,
+    given,
+    no_client,
+    no_column,
+    no_such_column,
+)
+from fairbench_logs.records.layout import text_of
+from fairbench_logs.records.log_reader import FileColumns, Floats, ReadOptions, shown
+from fairbench_logs.records.requests import FileRequests, known_counts
+from fairbench_logs.records.times import NEVER_NS, Flags, Ints, numbers
+from fairbench_logs.traces.build import (
     BLOCK_TOKENS,
     MAX_SYNTHETIC,
     SINCE_1970_NS,
     PromptBlocks,
-    TraceTable,
     blocks_of,
     table_of,
 )

@@ -15,11 +15,11 @@ import numpy.typing as npt
 from fairbench.errors import DataError, UsageError, printable, shortened
 from fairbench.files.formats import FilePlace
 from fairbench.files.reader import ReadMemory
-from fairbench.files.times import is_missing, without_points
-from fairbench.records import column_names as naming
-from fairbench.records.known_formats import PLAIN, kinds_of, layout_of
-from fairbench.records.layout import Layout, Record, Run
-from fairbench.records.source import records_of, separator_of
+from fairbench_logs.records import column_names as naming
+from fairbench_logs.records.cells import is_missing, without_points
+from fairbench_logs.records.known_formats import PLAIN, kinds_of, layout_of
+from fairbench_logs.records.layout import Layout, Record, Run
+from fairbench_logs.records.source import records_of, separator_of
 
 Floats = npt.NDArray[np.float64]
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.workloads.traces.programs import prompt_of_row, runs_of
-from fairbench.workloads.traces.table import TableBuilder, TraceRow
+from fairbench_logs.traces.build import TableBuilder, TraceRow
 
 SIZE = 4
 

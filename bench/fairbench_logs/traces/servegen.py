@@ -26,12 +26,13 @@ from typing import Any
 from fairbench.core import Segment
 from fairbench.errors import DataError, UsageError, shortened
 from fairbench.files.formats import FilePlace
-from fairbench.records.layout import Record
 from fairbench.streams import stream
 from fairbench.workloads.items import Recorded, RecordedCall
 from fairbench.workloads.traces import MAX_INPUT, MAX_OUTPUT, MAX_S
 from fairbench.workloads.traces.programs import TracedProgram
-from fairbench.workloads.traces.table import TableBuilder, TraceRow, TraceTable
+from fairbench.workloads.traces.table import TraceTable
+from fairbench_logs.records.layout import Record
+from fairbench_logs.traces.build import TableBuilder, TraceRow
 
 LAWS = ("Gamma", "Weibull")
 CONSTANT_BELOW = 1e-3  # Arrival gaps with a smaller coefficient of variation become constant.

@@ -13,14 +13,14 @@ import fairbench
 from fairbench.cli.app import app
 from fairbench.config.resolve import experiment
 from fairbench.errors import DataError, UsageError
-from fairbench.files.times import nanoseconds
-from fairbench.records.requests import read_requests
 from fairbench.workloads.trace_workload import plain_names, trace_manifest, trace_workload
-from fairbench.workloads.traces import read as read_module
 from fairbench.workloads.traces.read import TraceParams, read_trace
-from fairbench.workloads.traces.table import facts_of_table, shared_prefixes
 from fairbench.workloads.traffic.arrivals import TrafficLoad
 from fairbench.workloads.traffic.recorded import ReplayTraffic
+from fairbench_logs.records.cells import nanoseconds
+from fairbench_logs.records.requests import read_requests
+from fairbench_logs.traces import read as read_module
+from fairbench_logs.traces.facts import facts_of_table, shared_prefixes
 
 DAYS = ("9999-12-31", "0001-01-01", "2250-01-01", "1700-01-01")
 

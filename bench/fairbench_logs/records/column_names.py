@@ -9,9 +9,10 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from fairbench.errors import DataError, UsageError, printable, shortened, unknown_name
-from fairbench.files import times as cells
 from fairbench.files.formats import parsed
-from fairbench.records.layout import MAPPED
+from fairbench.files.times import FIRST_DATE_S, UNITS, number_of
+from fairbench.workloads.traces import MAPPED
+from fairbench_logs.records import cells
 
 OWN = "="
 """The first character of the names of fields that fairbench itself adds to records."""
@@ -134,7 +135,7 @@ SYNONYMS = {"time": "start", "program": "session", "id": "request_id"}
 TIMES = (*MOMENTS, *LENGTHS, "itls", "gaps")
 
 LONGEST = 200
-_NAMED_UNITS = {**{unit: unit for unit in cells.UNITS}, "sec": "s", "secs": "s", "seconds": "s"}
+_NAMED_UNITS = {**{unit: unit for unit in UNITS}, "sec": "s", "secs": "s", "seconds": "s"}
 _NAMED_UNITS |= {"millis": "ms", "msec": "ms", "milliseconds": "ms", "microseconds": "us"}
 _NAMED_UNITS |= {"micros": "us", "nanoseconds": "ns", "nanos": "ns", "nano": "ns"}
 _NAMED_UNITS |= {"minutes": "min", "minute": "min", "mins": "min", "hours": "h", "hour": "h"}
@@ -179,10 +180,10 @@ def can_hold(field: str, value: Any) -> bool:
     if field in MOMENTS:
         return cells.is_moment(value)
     if field in LENGTHS:
-        number = cells.number_of(value)
+        number = number_of(value)
         return cells.duration_s(value) is not None or (number is not None and number >= -1)
     if field in COUNTS:
-        number = cells.number_of(value)
+        number = number_of(value)
         return number is not None and 0 <= number < 2**53 and number % 1 == 0
     if field in ("itls", "gaps", "hash_ids"):
         return isinstance(value, list | str)
@@ -233,8 +234,8 @@ def _without_durations(
 
 def _is_dated(column: FieldColumn, values: Mapping[str, list[Any]]) -> bool:
     first = next(iter(values.get(column.name, ())), "")
-    number = cells.number_of(first)
-    return cells.is_moment(first) if number is None else number >= cells.FIRST_DATE_S
+    number = number_of(first)
+    return cells.is_moment(first) if number is None else number >= FIRST_DATE_S
 
 
 def _mostly_fit(field: str, values: list[Any], *, empty: bool = False) -> bool:

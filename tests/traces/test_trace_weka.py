@@ -7,8 +7,8 @@ import pytest
 from fairbench.config.resolve import experiment, resolve
 from fairbench.errors import DataError
 from fairbench.sim.run import simulate
-from fairbench.workloads.traces.change import write_trace
 from fairbench.workloads.traces.read import TraceParams, read_trace
+from fairbench_logs.traces.change import write_trace
 from tests.shared_data import SHARED, needs
 
 SESSIONS = SHARED / "data/weka_sessions.jsonl.gz"

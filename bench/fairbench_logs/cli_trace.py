@@ -18,6 +18,7 @@ from fairbench.config.flags import PICTURE, TraceFlags
 from fairbench.config.parse_flags import split_commas
 from fairbench.errors import UsageError
 from fairbench.files.reader import read_key
+from fairbench_logs import traces
 
 if TYPE_CHECKING:
     from fairbench.workloads.traces.table import TraceTable
@@ -70,7 +71,7 @@ def inspect(
 ) -> None:
     """Describe a trace: clients, rates, burstiness, lengths and shared prefixes."""
     params = log_params(file, flags)
-    read = workloads.read_trace(params)
+    read = traces.read_trace(params)
     table = _trace_requests(file, flags, seed, end)
     facts: dict[str, Any] = {
         "file": file,
@@ -80,14 +81,14 @@ def inspect(
         "nameless": read.nameless,
         "cached": read.cached,
         "synthetic": "; ".join(workloads.synthetic_parts(params, read.trace)),
-        **workloads.facts_of_table(table),
+        **traces.facts_of_table(table),
     }
     if plot is not None:
-        figures.draw_trace(table, plot, report.inspected_title(facts), read.clock)
+        figures.draw_trace(table, plot, traces.inspected_title(facts), read.clock)
     if as_json:
         print_json(facts)
     else:
-        show(report.printed, report.inspected(facts))
+        show(report.printed, traces.inspected(facts))
 
 
 @trace.command("cut")
@@ -132,7 +133,7 @@ def cut_trace(
     """Write a part of a trace: a period, some clients, or the first requests."""
     table = _trace_requests(file, flags, seed, end)
     chosen = split_commas("--clients", clients) if clients else []
-    part = workloads.cut_trace(
+    part = traces.cut_trace(
         table, start_s=start, end_s=end, head=head, clients=chosen, largest=largest
     )
     _write(part, output, as_json=as_json)
@@ -149,7 +150,7 @@ def scale(
     **flags: Unpack[TraceFlags],
 ) -> None:
     """Write a trace at another request rate: all arrival times are divided by a factor."""
-    _write(workloads.scaled(_trace_requests(file, flags, seed), rate), output, as_json=as_json)
+    _write(traces.scaled(_trace_requests(file, flags, seed), rate), output, as_json=as_json)
 
 
 @trace.command()
@@ -170,9 +171,7 @@ def combine(
     **flags: Unpack[TraceFlags],
 ) -> None:
     """Combine arrival times and clients of one trace with the requests of another."""
-    made = workloads.combined(
-        _trace_requests(file, flags, seed), _trace_requests(prompts, {}, seed)
-    )
+    made = traces.combined(_trace_requests(file, flags, seed), _trace_requests(prompts, {}, seed))
     _write(made, output, as_json=as_json)
 
 
@@ -201,7 +200,7 @@ def anonymize(
         if len(secret) < SHORTEST_KEY:
             raise UsageError(f"--key-file {key_file}: must hold at least {SHORTEST_KEY} characters")
         key = secret.encode()
-    _write(workloads.anonymized(_trace_requests(file, flags, seed), key), output, as_json=as_json)
+    _write(traces.anonymized(_trace_requests(file, flags, seed), key), output, as_json=as_json)
 
 
 def _trace_requests(
@@ -209,16 +208,16 @@ def _trace_requests(
 ) -> TraceTable:
     """Read the requests of a trace, up to ``end`` (in seconds) if given."""
     params = log_params(file, flags)
-    trace = workloads.read_trace(params).trace
+    trace = traces.read_trace(params).trace
     table = trace.table(seed, inf if end is None else end)
     table = replace(table, synthetic=tuple(workloads.synthetic_parts(params, trace)))
-    return table if end is None else workloads.cut_trace(table, end_s=end)
+    return table if end is None else traces.cut_trace(table, end_s=end)
 
 
 def _write(table: TraceTable, output: Path, *, as_json: bool) -> None:
     if output.suffix != ".jsonl":
         raise UsageError(f"--output-file {output}: must end in .jsonl")
-    workloads.write_trace(table, output)
+    traces.write_trace(table, output)
     requests, clients = len(table), len(table.clients)
     if as_json:
         span_s = round(table.span_s, 9)

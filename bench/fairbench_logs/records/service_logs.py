@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
-from fairbench.files import times as cells
-from fairbench.files.formats import inner, objects_in
-from fairbench.records.column_names import OWN, cell_of
-from fairbench.records.layout import (
+from fairbench.files.formats import inner
+from fairbench.files.times import is_number, number_of, zoned_moment_of
+from fairbench_logs.records import cells
+from fairbench_logs.records.column_names import OWN, cell_of
+from fairbench_logs.records.layout import (
     Layout,
     Object,
     Record,
@@ -22,6 +23,7 @@ from fairbench.records.layout import (
     columns,
     first_given,
     has_all,
+    objects_in,
 )
 
 
@@ -196,17 +198,17 @@ def _start_and_end(end: Any, length: Any) -> tuple[Any, Any]:
 
     If ``end`` is not a time, ``end`` is returned twice, so that a later check reports it.
     """
-    told_s, number = cells.duration_s(length), cells.number_of(length)
+    told_s, number = cells.duration_s(length), number_of(length)
     length_s = told_s if told_s is not None else number
     try:
         if length_s is None:
             return end, end
-        if cells.is_number(end):
+        if is_number(end):
             end_ns = cells.nanoseconds(end, cells.unit_of(end))
             return cells.Nanoseconds(end_ns - cells.nanoseconds(length_s, "s")), cells.Nanoseconds(
                 end_ns
             )
-        moment = cells.zoned_moment_of(end)
+        moment = zoned_moment_of(end)
         return (moment - timedelta(seconds=length_s)).isoformat(), moment.isoformat()
     except (ValueError, OverflowError):
         return end, end
@@ -272,11 +274,11 @@ def _vidur_runs(objects: list[Object], where: str) -> list[Run]:
 
     Vidur writes requests in the order of their ends, so the requests are first sorted by id.
     """
-    ids = [cells.number_of(one.get("Request Id")) for one in objects]
+    ids = [number_of(one.get("Request Id")) for one in objects]
     order = sorted(range(len(objects)), key=lambda row: (ids[row] or 0, row))
     clock_s, rows = 0.0, []
     for row in order:
-        clock_s += cells.number_of(objects[row].get("request_inter_arrival_delay")) or 0.0
+        clock_s += number_of(objects[row].get("request_inter_arrival_delay")) or 0.0
         at_s = objects[row].get("arrived_at")
         rows.append({**objects[row], **_own(start=clock_s if cells.is_missing(at_s) else at_s)})
     return [Run(rows)]

@@ -10,7 +10,7 @@ from fairbench.cli.app import app
 from fairbench.config.resolve import experiment, read_spec
 from fairbench.errors import DataError, UsageError
 from fairbench.sim.run import simulate
-from fairbench.workloads.traces import read
+from fairbench_logs.traces import read
 
 CSV = """timestamp,tenant,prompt_tokens,completion_tokens
 2024-05-01T12:00:00Z,alice,100,10

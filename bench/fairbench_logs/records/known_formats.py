@@ -11,20 +11,21 @@ from functools import partial
 from typing import Any
 
 from fairbench.errors import DataError, unknown_name
-from fairbench.files.formats import inner, objects_in
-from fairbench.files.times import is_missing
-from fairbench.records.benchmark_exports import TOOLS
-from fairbench.records.column_names import OWN
-from fairbench.records.layout import (
+from fairbench.files.formats import inner
+from fairbench.workloads.tokens import estimated_tokens
+from fairbench_logs.records.benchmark_exports import TOOLS
+from fairbench_logs.records.cells import is_missing
+from fairbench_logs.records.column_names import OWN
+from fairbench_logs.records.layout import (
     Layout,
     Object,
     Record,
     Run,
-    estimated_tokens,
     first_given,
     has_all,
+    objects_in,
 )
-from fairbench.records.service_logs import EXPORTS
+from fairbench_logs.records.service_logs import EXPORTS
 
 # ``VTC`` maps fields to the columns of VTC-artifact's ``run_exp.py`` (Ying1123/VTC-artifact at
 # 192c2e2), and ``SERVING`` maps them to the columns of ``fairbench validate``. ``VLLM`` has the

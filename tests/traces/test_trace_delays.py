@@ -6,8 +6,8 @@ import random
 import pytest
 
 from fairbench.errors import DataError
-from fairbench.workloads.traces.change import scaled, write_trace
 from fairbench.workloads.traces.read import TraceParams, read_trace
+from fairbench_logs.traces.change import scaled, write_trace
 
 
 @pytest.fixture

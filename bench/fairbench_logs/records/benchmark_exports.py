@@ -34,16 +34,17 @@ from itertools import pairwise
 from typing import Any
 
 from fairbench.errors import DataError, shortened
-from fairbench.files.formats import inner, objects_in, parsed
+from fairbench.files.formats import inner, parsed
 from fairbench.files.times import number_of
-from fairbench.records.layout import (
+from fairbench.workloads.tokens import estimated_tokens
+from fairbench_logs.records.layout import (
     Layout,
     Object,
     Record,
     Run,
     columns,
-    estimated_tokens,
     has_all,
+    objects_in,
     text_of,
 )
 

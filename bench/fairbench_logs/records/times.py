@@ -10,14 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from fairbench.errors import DataError
-from fairbench.files import times as cells
-from fairbench.records.column_names import LENGTHS, MOMENTS
-from fairbench.records.log_reader import ColumnValues, FileColumns, Floats, shown
+from fairbench.files.times import MAX_TIME_S, UNITS, number_of, zone_of
+from fairbench_logs.records import cells
+from fairbench_logs.records.column_names import LENGTHS, MOMENTS
+from fairbench_logs.records.log_reader import ColumnValues, FileColumns, Floats, shown
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-NS = cells.UNITS["s"]
+NS = UNITS["s"]
 DIGITS = list("0123456789")
 NEVER_NS = -(2**63)
 """The value in nanoseconds that stands for a missing time."""
@@ -101,12 +102,10 @@ class Times:
             if not isinstance(values, list | None):
                 raise self._columns.problem(row, f"{column.name} must be a list of numbers")
             found = _numbers_or_none([] if skip else (values or []))
-            if found is None or not ((found >= 0) & (found <= cells.MAX_TIME_S)).all():
+            if found is None or not ((found >= 0) & (found <= MAX_TIME_S)).all():
                 raise self._columns.problem(row, f"{column.name} must hold numbers of at least 0")
             rows.append(found)
-        scale = (
-            cells.UNITS[self._unit_of_length(column, np.concatenate(rows))] / NS if rows else 1.0
-        )
+        scale = UNITS[self._unit_of_length(column, np.concatenate(rows))] / NS if rows else 1.0
         return [row * scale for row in rows]
 
     def _column_part(self, column: ColumnValues, rows: Flags) -> ColumnValues | None:
@@ -133,7 +132,7 @@ class Times:
             values = array
         unit, guessed = self._unit_of_moments(column, values)
         self._note_unit(column, unit, guessed=guessed)
-        return Moments(values * (cells.UNITS[unit] / NS), _in_ns(values, unit))
+        return Moments(values * (UNITS[unit] / NS), _in_ns(values, unit))
 
     def check_times_of_day(self) -> None:
         """Raise DataError if all start times are dates without a time of day."""
@@ -152,7 +151,7 @@ class Times:
 
     def _mixed_moments(self, column: ColumnValues) -> Moments:
         ns = np.full(len(column.values), NEVER_NS)
-        numbers = [cells.number_of(one) for one in column.values]
+        numbers = [number_of(one) for one in column.values]
         known = np.array([one for one in numbers if one is not None], np.float64)
         unit, guessed = self._unit_of_moments(column, known) if len(known) else ("s", False)
         self._note_unit(column, unit, guessed=guessed)
@@ -190,7 +189,7 @@ class Times:
             return
         if isinstance(column.first, list | dict | bool | None):
             return
-        self.zone = cells.zone_of(column.first)
+        self.zone = zone_of(column.first)
         if cells.is_calendar(column.first):
             self.said = "ISO 8601"
             return
@@ -213,14 +212,14 @@ class Times:
                 what += ", or -1 for a failure"
             raise self._columns.problem(row, f"{shown(column.name, f'{found[row]:g}')}: {what}")
         unit = "s" if told else self._unit_of_length(column, found)
-        return found * (cells.UNITS[unit] / NS)
+        return found * (UNITS[unit] / NS)
 
     def _texts_of_lengths(self, column: ColumnValues) -> tuple[Floats, bool]:
         """Return the durations, and whether their texts contain units, as in ``350ms``."""
         parts = [cells.duration_s(one) for one in column.values]
         if any(one is not None for one in parts):
             for row, (value, part) in enumerate(zip(column.values, parts, strict=True)):
-                if part is None and not cells.is_missing(value) and cells.number_of(value) != 0:
+                if part is None and not cells.is_missing(value) and number_of(value) != 0:
                     raise self._columns.problem(
                         row, f"{shown(column.name, value)}: must have a unit, such as 1.5s or 350ms"
                     )
@@ -290,7 +289,7 @@ class Times:
                 f"in {named}, even slow answers would take {fast_s * 1e6:.3g} us per token",
                 said=True,
             )
-        raw = lengths[np.isfinite(lengths)] * (NS / cells.UNITS[unit])
+        raw = lengths[np.isfinite(lengths)] * (NS / UNITS[unit])
         least, middle = np.percentile(raw, (FAST_PERCENT, 50)).tolist()
         if unit == "s" and (raw % 1 == 0).all() and least >= LEAST_MS and middle >= WHOLE_FROM:
             raise self._unknown_unit(column, "s or ms")
@@ -315,7 +314,7 @@ class RecordUnit(DataError):
 
 def _in_ns(values: Floats, unit: str) -> Ints:
     """Return times in nanoseconds; whole numbers are converted without rounding."""
-    factor = cells.UNITS[unit]
+    factor = UNITS[unit]
     known = np.isfinite(values) & (np.abs(values) < LARGEST_NS / factor)
     safe = np.where(known, values, 0.0)
     whole = safe.astype(np.int64)
@@ -328,7 +327,7 @@ def _are_exact(values: Sequence[Any], found: Floats) -> bool:
     if any(isinstance(one, cells.Nanoseconds) for one in values):
         return True
     large = np.flatnonzero(np.abs(found) > 2**53).tolist()
-    return bool(large) and all(isinstance(cells.number_of(values[row]), int) for row in large)
+    return bool(large) and all(isinstance(number_of(values[row]), int) for row in large)
 
 
 def _calendar(values: Sequence[str]) -> Moments | None:
@@ -365,7 +364,7 @@ def _numbers_or_none(values: Sequence[Any]) -> Floats | None:
     found = []
     try:
         for value in values:
-            number = cells.number_of(value)
+            number = number_of(value)
             if number is None and not cells.is_missing(value):
                 return None
             found.append(np.nan if number is None else float(number))
