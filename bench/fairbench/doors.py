@@ -32,12 +32,14 @@ class Command(NamedTuple):
     """A command whose module is imported only when a user runs the command.
 
     ``about`` describes the command in ``fairbench --help``, under the heading ``group``. ``target``
-    is the ``MODULE:NAME`` of a function or of a group of commands.
+    is the ``MODULE:NAME`` of a function or of a group of commands. Commands with a lower ``place``
+    come first under the heading, and commands with equal places are in the order of their names.
     """
 
     group: str
     about: str
     target: str
+    place: int = 50
 
 
 @cache

@@ -32,19 +32,23 @@ PLAN = Command(
     "Simulate and compare",
     "Find the smallest cluster that meets targets at a fixed load.",
     "fairbench_logs.cli_plan:plan",
+    place=4,
 )
 DIAGNOSE = Command(
     "Logs and records",
     "Find a log's heavy clients, the delayed clients, and a remedy.",
     "fairbench_logs.cli_diagnose:diagnose_log",
+    place=1,
 )
 SCORE = Command(
     "Logs and records",
     "Compute every fairness metric from any system's records.",
     "fairbench_logs.cli_score:score",
+    place=2,
 )
 TRACE = Command(
     "Logs and records",
     "Inspect recorded traffic (a trace), or write a changed copy.",
     "fairbench_logs.cli_trace:trace",
+    place=3,
 )

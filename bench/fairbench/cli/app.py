@@ -29,11 +29,6 @@ FIRST = (
 )
 # commands whose --help shows the flags in titled groups ("panels")
 PANELLED = ("run", "sweep", "plan", "compare")
-# commands that come first under their heading in ``fairbench --help``, whichever package adds them
-LEADING = (
-    *("run", "compare", "sweep", "plan", "leaderboard"),
-    *("show", "report", "plot", "diagnose", "score"),
-)
 
 
 def panel_of(param: Any) -> str:
@@ -66,35 +61,42 @@ SIMULATE, STORED, LOGS = "Simulate and compare", "Stored results", "Logs and rec
 SERVERS, CI, PAPERS = "Real servers", "Continuous integration", "Papers"
 
 
-def _own(group: str, about: str, target: str) -> Command:
-    return Command(group, about, f"fairbench.cli.{target}")
+def _own(group: str, place: int, about: str, target: str) -> Command:
+    return Command(group, about, f"fairbench.cli.{target}", place)
 
 
 _OWN: Mapping[str, Command] = {
     "run": _own(
-        SIMULATE, "Run one experiment; print each client's service and latency.", "run:run"
+        SIMULATE, 1, "Run one experiment; print each client's service and latency.", "run:run"
     ),
     "compare": _own(
         SIMULATE,
+        2,
         "Compare experiments seed by seed, with confidence intervals.",
         "compare:compare",
     ),
     "sweep": _own(
-        SIMULATE, "Run a grid of experiments in parallel and compare their results.", "sweep:sweep"
+        SIMULATE,
+        3,
+        "Run a grid of experiments in parallel and compare their results.",
+        "sweep:sweep",
     ),
     "workload": _own(
         SIMULATE,
+        6,
         "Check a workload file, and compute its load on a cluster.",
         "workload:workload",
     ),
     "list": _own(
-        SIMULATE, "List schedulers, workloads, profiles, engines and presets.", "list:list_names"
+        SIMULATE, 7, "List schedulers, workloads, profiles, engines and presets.", "list:list_names"
     ),
-    "show": _own(STORED, "Print a stored run or the comparison of a sweep again.", "show:show"),
+    "show": _own(STORED, 1, "Print a stored run or the comparison of a sweep again.", "show:show"),
     "report": _own(
-        STORED, "Write a page for a run, sweep, plan, leaderboard or log.", "report:report"
+        STORED, 2, "Write a page for a run, sweep, plan, leaderboard or log.", "report:report"
     ),
-    "recover": _own(STORED, "Save the finished requests of a run that was killed.", "show:recover"),
+    "recover": _own(
+        STORED, 4, "Save the finished requests of a run that was killed.", "show:recover"
+    ),
 }
 GROUPS = (SIMULATE, STORED, LOGS, SERVERS, CI, PAPERS)
 
@@ -110,8 +112,7 @@ def command_names() -> list[str]:
             f"{COMMAND_GROUP}: an installed package adds the command {min(twice)!r}, which exists "
             "already"
         )
-    every = [*_OWN, *added]
-    return [*(name for name in LEADING if name in every), *(n for n in every if n not in LEADING)]
+    return [*_OWN, *added]
 
 
 def command_named(name: str) -> Command:
@@ -121,20 +122,17 @@ def command_named(name: str) -> Command:
 
 
 def commands() -> Mapping[str, Command]:
-    """Return every command by name, in the order of ``GROUPS``."""
+    """Return every command by name, in the order of ``GROUPS`` and of places."""
     every = {}
-    for name in command_names():
+    for name in sorted(command_names()):
         try:
             every[name] = command_named(name)
         except UsageError as error:  # The package that provides this command is not installed.
             every[name] = Command(PAPERS, str(error).partition(": ")[2], "")
-    groups = dict.fromkeys([*GROUPS, *(command.group for command in every.values())])
-    return {
-        name: command
-        for group in groups
-        for name, command in every.items()
-        if command.group == group
-    }
+    groups = list(dict.fromkeys([*GROUPS, *(command.group for command in every.values())]))
+    return dict(
+        sorted(every.items(), key=lambda each: (groups.index(each[1].group), each[1].place))
+    )
 
 
 # base class of usage errors, from click or from Typer's copy of click
