@@ -121,6 +121,47 @@ def test_the_verdict_follows_from_the_shares(summary, said):
     assert verdict(summary) == said
 
 
+LITTLE = {"queue_empty_share": 0.442, "lone_tpot_ratio": 2.0}
+NO_LOAD = (
+    "Too little load to judge the whole run (no request waited for 44.2% of the window): b "
+    "received 80.0% of its fair share."
+)
+
+
+@pytest.mark.parametrize(
+    ("worst", "changes", "said"),
+    [
+        (None, {}, NO_LOAD),
+        (("flood", 0.95, 60), {}, NO_LOAD),
+        # a client waited in some minute, or a full batch made tokens slow
+        (("b", 0.5, 60), {}, "Not fair: b received 80.0% of its fair share over the run. In the "),
+        (None, {"lone_tpot_ratio": 4.1}, "Not fair: b received 80.0% of its fair share over the "),
+        (None, {"queue_empty_share": 0.25}, "Not fair: b received 80.0% of its fair share over "),
+        (None, {"queue_empty_share": None}, "Not fair: b received 80.0% of its fair share over "),
+    ],
+)
+def test_a_low_share_is_not_judged_where_the_load_is_too_little(worst, changes, said):
+    text = verdict(run({"flood": 1.4, "b": 0.8}, worst) | LITTLE | changes)
+    assert text.startswith(said)
+
+
+def test_a_window_of_other_clients_does_not_excuse_a_low_share():
+    summary = run({"flood": 1.4, "b": 0.8}, ("flood", 0.95, 60), window_start_s=90.0)
+    start = "Not fair: b received 80.0% of its fair share over the run."
+    assert verdict(summary) == f"{start} In every minute, waiting clients received at least 95.0%."
+    summary["clients"][1]["share_60s"] = None
+    assert verdict(summary) == start
+    # a window as long as the run is the run
+    short = run({"flood": 1.4, "b": 0.8}, ("b", 0.95, 54), window_start_s=846.0)
+    assert verdict(short) == start
+
+
+def test_failed_requests_are_counted_beside_the_shares():
+    assert verdict(run(TWO, failed=1100, num_requests=4000)).endswith(
+        " 1,100 of 4,000 requests failed."
+    )
+
+
 @pytest.mark.parametrize("share", [0.0, 0.4, 0.75, 0.8999])
 def test_a_verdict_is_not_simply_fair_where_a_client_waited(share):
     assert "not in every minute" in verdict(run(TWO, ("b", share, 60)))
@@ -181,4 +222,16 @@ def test_repeats_are_judged_by_their_means():
     assert repeats_verdict({"seeds": [0, 1, 2], **mean}) == (
         "Mean of 3 seeds: Fair over the run (95.0% of the fair share at least), not in every "
         "minute (40.0%)."
+    )
+
+
+def test_repeats_of_short_runs_name_the_length_of_their_windows():
+    mean = {"min_entitlement_ratio": {"mean": 0.95}, "min_share_60s": {"mean": 0.4}}
+    ends = {"window_start_s": {"mean": 6.0}, "window_end_s": {"mean": 60.0}}
+    assert repeats_verdict({"seeds": [0, 1], **mean, **ends}).endswith("not in every 54 s (40.0%).")
+    short = mean | ends | {"min_entitlement_ratio": {"mean": 0.8}, "min_share_60s": {"mean": 0.95}}
+    little = {key: {"mean": value} for key, value in LITTLE.items()}
+    assert repeats_verdict({"seeds": [0, 1], **short, **little}) == (
+        "Mean of 2 seeds: Too little load to judge the whole run (no request waited for 44.2% of "
+        "the window): the client that is worst off received 80.0% of its fair share."
     )

@@ -192,8 +192,8 @@ def _victims(summary: Summary) -> Iterator[str]:
 def _gap(summary: Summary) -> Iterator[str]:
     if summary["max_service_gap"] is not None:
         yield (
-            "While two clients both had requests waiting at every worker, the service of one ran "
-            f"ahead of the other's by at most {whole(summary['max_service_gap'])} tokens."
+            "While two clients both had requests waiting at every worker, the computed service of "
+            f"one ran ahead of the other's by at most {whole(summary['max_service_gap'])} tokens."
         )
     if summary["service_gap_bound"] is not None:
         source = summary.get("bound_source")

@@ -135,8 +135,9 @@ def limit_sentences(summary: Summary) -> Iterator[str]:
     if summary.get("limit_memory_ratio") is not None:
         yield (
             "The KV memory does not hold all distinct prefixes. In this order of requests no "
-            f"eviction policy hits more than {percent(summary['limit_hit_rate'])} of the input, "
-            f"and the run reached {percent(summary['limit_memory_ratio'])} of that limit."
+            f"eviction policy hits more than {percent(summary['limit_hit_rate'])} of the input. "
+            "With that hit rate, no scheduler could finish in less than "
+            f"{percent(summary['limit_memory_ratio'])} of this run's time."
         )
     if part := _part_of(summary, "service_rate_tok_s", "limit_fair_service_tok_s"):
         yield (
