@@ -86,7 +86,6 @@ def test_the_table_shows_these_runs():
         ], name
 
 
-@pytest.mark.slow
 def test_the_appendix_shows_each_run():
     rows = shown_in("appendix/gpu.md", "The DLPM paper's setting")
     assert rows == {f"{name}, {seed}": _cells(name, seed) for name in SCHEDULERS for seed in SEEDS}
@@ -100,7 +99,7 @@ def _cells(name, seed):
     return [*makespans, *(f"{run[HITS]:.0%}" for run in (gpu, sim))]
 
 
-@pytest.mark.parametrize("run", [live, pytest.param(played, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("run", [live, played])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_gpu_and_the_simulator_give_the_same_order(run, seed):
     found = {name: numbers(run(name, seed).summary) for name in SCHEDULERS}
@@ -132,7 +131,6 @@ def test_follow_ups_reach_the_queue_before_the_pass_only_if_the_delay_is_short(n
     assert simulated(name, delayed=True)[HITS] < hits - 0.08
 
 
-@pytest.mark.slow
 def test_all_three_are_too_fast_by_a_little():
     for name in SCHEDULERS:
         assert 0.94 < simulated(name)[MAKESPAN] / measured(name)[MAKESPAN] < 0.96
