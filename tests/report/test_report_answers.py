@@ -61,8 +61,19 @@ def test_several_differences_are_better_or_worse_or_neither(tmp_path):
     vtc = {GAP: (8.0, 8.0, 8.0), RATE: (10.0, 15.0, 20.0), JAIN: (0.7, 0.7, 0.7)} | OPEN[1]
     assert answer(tmp_path, fcfs, vtc) == (
         "Under vtc instead of fcfs, 1 of 4 metrics is better: largest service gap 8 instead of 9 "
-        "tokens; 1 of 4 metrics is worse: service 15.0 instead of 30.0 tok/s; Jain index 0.700 "
-        "instead of 0.500. 3 seeds are too few to tell for 1 other metric."
+        "tokens; 1 of 4 metrics is worse: service 15.0 instead of 30.0 tok/s. 3 seeds are too few "
+        "to tell for 1 other metric."
+    )
+    worse = answer(tmp_path / "2", fcfs | {HIT: (0.5, 0.5, 0.5)}, vtc | {HIT: (0.4, 0.4, 0.4)})
+    assert worse.startswith("Under vtc instead of fcfs, 2 of 5 metrics are worse: service 15.0 ")
+
+
+def test_metrics_that_are_neither_better_nor_worse_are_named_alone(tmp_path):
+    first = {JAIN: (0.5, 0.5, 0.5), "actual_service_tok_s": (1.0, 1.0, 1.0)}
+    second = {JAIN: (0.7, 0.7, 0.7), "actual_service_tok_s": (2.0, 2.0, 2.0)}
+    assert answer(tmp_path, first, second) == (
+        "Under vtc instead of fcfs, Jain index 0.700 instead of 0.500, computed service 2.00 "
+        "instead of 1.00 tok/s."
     )
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.metrics.reasons import NOT_CONTENDED, QUEUE_ESTIMATED
 from fairbench.report.explained import explained_text, explanations
-from fairbench.report.result_lines import why_waited, window_lines
+from fairbench.report.result_lines import waits_of, window_lines
 
 RUN = ["run", "--workload", "chat", "--duration", "20", "--disable-tqdm"]
 
@@ -129,8 +129,8 @@ WHY = {
     "run_hit_rate": 0.8,
 }
 WAITED = (
-    "bob's requests waited 2.30 s (median; 1.85 s over the run) beside 1,620 waiting requests of "
-    "other clients (mean)"
+    "requests waited 2.30 s (median), about as long as over the run (1.85 s), beside 1,620 waiting "
+    "requests of other clients (mean)"
 )
 
 
@@ -167,12 +167,28 @@ WAITED = (
 )
 def test_the_causes_of_waiting_are_those_that_the_numbers_show(changes, dp, cause):
     row = {"client": "bob", "why": WHY | changes}
-    assert why_waited(row, {"dp": dp, "notes": {}}) == f"{WAITED}; {cause}"
+    assert waits_of(row, {"dp": dp, "notes": {}}) == f"{WAITED}; {cause}"
 
 
 def test_estimated_waits_are_said_to_be_estimates():
     row = {"client": "bob", "why": WHY}
     notes = {"queue_empty_share": QUEUE_ESTIMATED}
-    assert why_waited(row, {"dp": 4, "notes": notes}).startswith(
-        "bob's requests waited about 2.30 s"
+    assert waits_of(row, {"dp": 4, "notes": notes}).startswith(
+        "requests waited about 2.30 s (median)"
     )
+
+
+@pytest.mark.parametrize(
+    ("here", "usual", "said"),
+    [
+        (3.0, 2.0, "longer than"),
+        (2.9, 2.0, "about as long as"),
+        (2.0, 3.0, "shorter than"),
+        (0.0, 0.0, "about as long as"),
+        (1.0, 0.0, "longer than"),
+    ],
+)
+def test_a_wait_is_compared_with_the_waits_of_the_whole_run(here, usual, said):
+    why = WHY | {"wait_p50_s": here, "run_wait_p50_s": usual}
+    text = waits_of({"client": "bob", "why": why}, {"dp": 4, "notes": {}})
+    assert f"(median), {said} over the run (" in text

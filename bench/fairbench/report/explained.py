@@ -16,7 +16,7 @@ from fairbench.report.result_lines import (
     is_of_failures,
     share_beyond,
     time_to,
-    why_waited,
+    waits_of,
 )
 from fairbench.results.store import Summary
 
@@ -157,7 +157,7 @@ def _windows(summary: Summary) -> Iterator[str]:
             length = whole(row["end_s"] - row["start_s"])
             yield f"In these {length} s, {more} of its own fair share."
         if row.get("why") and not is_of_failures(summary):
-            yield f"{why_waited(row, summary)}."
+            yield f"Each of {row['client']}'s {waits_of(row, summary)}."
 
 
 def _whole_run(summary: Summary) -> Iterator[str]:

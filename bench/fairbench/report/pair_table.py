@@ -41,6 +41,11 @@ LEGEND = (
     "less: Jain's index is best near that of a max-min allocation, and a scheduler with more "
     "cache hits computes less."
 )
+BEST = "min_entitlement_best_ratio"
+OF_BEST = (
+    ' "Of best total" compares a client\'s service with its fair share of the service under the '
+    "scheduler with the most service; all other shares refer to the scheduler's own total."
+)
 
 
 class PairLayout(NamedTuple):
@@ -112,7 +117,8 @@ def render_pairs(contrasts: Sequence[Contrast], width: int = MAX_WIDTH) -> Rende
                 names = ", ".join(name for key, name in COLUMNS.items() if key in layout.without)
                 blocks.append(Text(f"  columns that do not fit: {names}; --json has all columns"))
             blocks.append(Text())
-    return Group(*blocks, Text(LEGEND))
+    best = any(row.metric == BEST for one in contrasts for row in one.metrics)
+    return Group(*blocks, Text(LEGEND + OF_BEST * best))
 
 
 def answers(contrasts: Sequence[Contrast]) -> Iterator[str]:
@@ -147,19 +153,23 @@ def _contrast_answer(one: Contrast) -> str:
     return f"Under {name} instead of {against}, {'; '.join(_several(one.metrics))}.{rest}"
 
 
-def _several(rows: Iterable[MetricContrast]) -> Iterator[str]:
-    """Yield how many metrics are better or worse, with examples, and other changed metrics."""
-    rows = list(rows)
+def _several(rows: Sequence[MetricContrast]) -> Iterator[str]:
+    """Yield how many metrics are better and how many are worse, the larger number first.
+
+    Metrics that are neither better nor worse are named if there are no others.
+    """
     decided = [row for row in rows if row.decision in (Decision.BETTER, Decision.WORSE)]
-    for verdict in (Decision.BETTER, Decision.WORSE):
-        found = [row for row in decided if _verdict(row) == verdict]
+    groups = {
+        verdict: [row for row in decided if _verdict(row) == verdict]
+        for verdict in (Decision.BETTER, Decision.WORSE)
+    }
+    for verdict, found in sorted(groups.items(), key=lambda each: -len(each[1])):
         if found:
             verb = "is" if len(found) == 1 else "are"
             named = ", ".join(map(_both_values, _examples(found)))
             yield f"{len(found)} of {len(rows)} metrics {verb} {verdict}: {named}"
-    unjudged = [row for row in decided if _verdict(row) not in STYLES]
-    if unjudged:
-        yield ", ".join(map(_both_values, unjudged))
+    if not any(groups.values()):
+        yield ", ".join(map(_both_values, decided))
 
 
 MOST_EXAMPLES = 3

@@ -91,7 +91,7 @@ NEAR_ALL = 0.9  # A client counts as fairly served above this fraction of its fa
 
 
 def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield a line on the worst time window, and a warning if only this window is unfair.
+    """Yield a line on the worst time window, and on the waits of the client that it hurts.
 
     Only windows of the longest length are used, because every scheduler looks unfair to some client
     in shorter windows.
@@ -102,26 +102,16 @@ def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
         if row["share"] >= 1:
             yield length, f"{ALL_SERVED}; shorter backlogs are not judged"
             continue
+        more = share_beyond(row)
+        cause = f", while {more} of its own" if more else ""
         if is_of_failures(summary):
             cause = "; its requests failed, and no client delayed it"
-        else:
-            more = share_beyond(row)
-            cause = f", while {more} of its own" if more else ""
+        elif row.get("why"):
+            cause = f"; each of its {waits_of(row, summary)}"
         yield (
             length,
-            f"{row['client']} received {percent(row['share'])} of its fair share from "
+            f"{printable(row['client'])} received {percent(row['share'])} of its fair share from "
             f"{window(row['start_s'], row['end_s'], clock)}{cause}",
-        )
-        if row.get("why") and not is_of_failures(summary):
-            yield "why", why_waited(row, summary)
-    if is_hidden_burst(summary):
-        worst = summary["worst_windows"][0]
-        client, clients = worst["client"], summary["clients"]
-        own: Summary = next((one for one in clients if one["client"] == client), {})
-        yield (
-            "burst",
-            f"{client} waited and was served later: {percent(own.get('entitlement_ratio'))} of its "
-            f"fair share over the whole run hides the {percent(worst['share'])}",
         )
 
 
@@ -139,23 +129,32 @@ LOST_HITS = 0.1  # A cache hit rate that is lower by this difference is a loss o
 ENOUGH_HITS = 10  # A cache hit rate of fewer admitted requests is not judged.
 
 
-def why_waited(row: Mapping[str, Any], summary: Summary) -> str:
-    """Say how long a client's requests waited in a window, and which usual causes apply.
+def waits_of(row: Mapping[str, Any], summary: Summary) -> str:
+    """Return ``requests waited ...`` for the client of a window, and the causes that are known.
 
-    The usual causes are a burst of the client's own, the queue of the gateway or of one worker, and
+    The known causes are a burst of the client's own, the queue of the gateway or of one worker, and
     a loss of cache hits. ``row`` is an element of the summary's ``worst_windows``; the summary of a
     log has no ``dp``, the number of replicas.
     """
-    client, why, replicas = printable(row["client"]), row["why"], summary.get("dp", 1)
+    why, replicas = row["why"], summary.get("dp", 1)
     about = "about " if summary["notes"].get("queue_empty_share") == QUEUE_ESTIMATED else ""
-    waits = (
-        f"{client}'s requests waited {about}{with_unit(why['wait_p50_s'], 's')} (median; "
-        f"{with_unit(why['run_wait_p50_s'], 's')} over the run) beside "
-        f"{number(why['others_waiting'])} waiting requests of other clients (mean)"
-    )
     usual = "a burst of its own, one worker or" if replicas > 1 else "a burst of its own or"
-    none = f"no sign of {usual} lost cache hits"
-    return f"{waits}; {', '.join(_known_causes(why, replicas)) or none}"
+    return (
+        f"requests waited {about}{with_unit(why['wait_p50_s'], 's')} (median), {_compared(why)} "
+        f"over the run ({with_unit(why['run_wait_p50_s'], 's')}), beside "
+        f"{number(why['others_waiting'])} waiting requests of other clients (mean); "
+        f"{', '.join(_known_causes(why, replicas)) or f'no sign of {usual} lost cache hits'}"
+    )
+
+
+ALIKE = 1.5  # Two waits whose ratio is below this value are called about as long.
+
+
+def _compared(why: Mapping[str, Any]) -> str:
+    here, usual = why["wait_p50_s"] or 0.0, why["run_wait_p50_s"] or 0.0
+    if here >= ALIKE * usual and here > usual:
+        return "longer than"
+    return "shorter than" if usual >= ALIKE * here and usual > here else "about as long as"
 
 
 def _known_causes(why: Mapping[str, Any], replicas: int) -> Iterator[str]:
@@ -170,12 +169,6 @@ def _known_causes(why: Mapping[str, Any], replicas: int) -> Iterator[str]:
     hits, usual = why["hit_rate"], why["run_hit_rate"]
     if why["admitted"] >= ENOUGH_HITS and hits is not None and usual - hits >= LOST_HITS:
         yield f"{percent(hits)} of its prompt tokens were cached, {percent(usual)} over the run"
-
-
-def is_hidden_burst(summary: Summary) -> bool:
-    """Return whether clients' shares are fair over the whole run, but not in some time window."""
-    whole_run, worst = summary["min_entitlement_ratio"], summary.get(HEADLINE)
-    return bool(whole_run is not None and worst is not None and worst < NEAR_ALL <= whole_run)
 
 
 def shortfall_of(summary: Summary) -> Shortfall | None:
@@ -421,8 +414,10 @@ def _worst(summary: Summary) -> str:
     worst = min(rows, key=lambda row: float(row["entitlement_ratio"]), default=None)
     if worst is None:
         return f"the lowest share of a client is {least}"
+    share, rate = float(worst["entitlement_ratio"]), worst.get("service_rate_tok_s")
+    rates = f" ({number(rate)} of {number(rate / share)} tok/s)" if rate and share else ""
     return (
-        f"{printable(worst['client'])} received {least} of its fair share, the least of all "
+        f"{printable(worst['client'])} received {least} of its fair share{rates}, the least of all "
         f"clients{of_failures}"
     )
 
@@ -430,7 +425,7 @@ def _worst(summary: Summary) -> str:
 def _throughput(summary: Summary) -> str:
     output = summary.get("output_rate_tok_s", summary["output_throughput"])
     text = (
-        f"{with_unit(summary['service_rate_tok_s'], 'tok/s')} of service, "
+        f"{with_unit(summary['service_rate_tok_s'], 'tok/s')} of service (input + 2 x output), "
         f"{number(output)} of output, {number(summary.get('extend_rate_tok_s'))} of computed input"
     )
     if summary.get("window_start_s") is not None:
