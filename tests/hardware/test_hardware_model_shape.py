@@ -111,7 +111,7 @@ def test_spellings_of_gpus_are_recognised(text, name):
     assert find_gpu(text) is GPUS[name]
 
 
-@pytest.mark.parametrize("text", ["", "v100", "a100-40gb"])
+@pytest.mark.parametrize("text", ["", "v100", "a100-40gb", "l40", "h20"])
 def test_unknown_gpus_are_refused(text):
     with pytest.raises(UsageError, match=f"unknown gpu '{text}': choose from a100-80gb, "):
         find_gpu(text)
