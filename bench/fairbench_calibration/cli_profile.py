@@ -169,11 +169,12 @@ def probe(
     output: Output = None,
     as_json: Annotated[bool, options.json_option("the profile", panel=None)] = False,
 ) -> None:
-    """Measure a live OpenAI-compatible server for about two minutes, and fit a profile to it.
+    """Measure a live server, and fit a profile to it.
 
-    Apart from the requests of the probe, the server must be idle. The probe sends single prompts of
-    four lengths, and later batches of 1 to 64 requests; all prompts are random tokens. The fit
-    starts from the profile that `profile MODEL --gpu GPU` derives.
+    The server must be OpenAI-compatible, and idle apart from the requests of the probe. The probe
+    sends single prompts of four lengths, and later batches of 1 to 64 requests; all prompts are
+    random tokens. On an A100, the probe should take half a minute. The fit starts from the profile
+    that `profile MODEL --gpu GPU` derives.
     """
     require_live_extra()
     check_output(output)
@@ -214,7 +215,8 @@ class _DeriveByDefault(TyperGroup):
 
 profile = typer.Typer(
     cls=_DeriveByDefault,
-    help="Make a timing profile of a model on a GPU or a live server.",
+    help="Make a timing profile of a model on a GPU or a live server.\n\n"
+    "`fairbench profile MODEL --gpu GPU` is short for `fairbench profile derive MODEL --gpu GPU`.",
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
@@ -253,11 +255,11 @@ def derive_profile(
     ] = None,
     as_json: Annotated[bool, options.json_option("the profile", panel=None)] = False,
 ) -> None:
-    """Derive a profile from a model's config and the name of a GPU; nothing is measured.
+    """Derive a profile from a model's config and a GPU's name.
 
-    Operator times come from NVIDIA's measurements (with the extra `profile`), or otherwise from a
-    roofline model. The profile's `grade` names the source of the operator times. `fairbench run
-    --gpu FILE.toml` simulates with the new profile.
+    Nothing is measured on your machine. Operator times come from NVIDIA's measurements (with the
+    extra `profile`), or otherwise from a roofline model. The profile's `grade` names the source of
+    the operator times. `fairbench run --gpu FILE.toml` simulates with the new profile.
     """
     check_output(output)
     if plot is not None:
@@ -335,9 +337,10 @@ def fit(
     ],
     as_json: Annotated[bool, options.json_option(panel=None)] = False,
 ) -> None:
-    """Refit the measured timing profiles to runs, and print the result (takes 4 minutes).
+    """Refit the measured timing profiles to runs.
 
-    The command `validate --fit` does the same as `profile fit`.
+    The result is printed after about four minutes. The command `validate --fit` does the same as
+    `profile fit`.
     """
     through(STUDY_GROUP, "validation", f"profile fit {file}").print_fit(file, as_json=as_json)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fairbench_gate.formats import outcome_markdown as outcome_markdown
     from fairbench_gate.formats import outcome_text as outcome_text
     from fairbench_gate.outcome import NOTHING as NOTHING
+    from fairbench_gate.points import failed_runs as failed_runs
     from fairbench_gate.points import read_pairs as read_pairs
 
 __getattr__ = lazy_names(
@@ -27,7 +28,7 @@ __getattr__ = lazy_names(
         "formats": "as_commands as_junit outcome_markdown outcome_text",
         "clauses": "Verdict parse_clause",
         "outcome": "NOTHING",
-        "points": "read_pairs",
+        "points": "failed_runs read_pairs",
     },
 )
 

@@ -13,7 +13,7 @@ from math import comb, inf, isfinite
 from typing import NamedTuple
 
 from fairbench.errors import UsageError
-from fairbench.metrics.catalogue import key_of, short_of
+from fairbench.metrics.catalogue import key_of, metric_of, short_of
 from fairbench.metrics.metric import Better
 from fairbench.results.significance import Decision, Difference, difference
 from fairbench.results.summary import Value, more_is_better
@@ -71,6 +71,12 @@ def parse_clause(text: str, known: Collection[str]) -> Clause:
         raise UsageError(
             f"--fail-if {text!r}: this condition can never be met, because {short} cannot fall by "
             "more than 100%; give a smaller loss"
+        )
+    found = metric_of(metric)
+    if found and not unit and (loss >= 1 if found.form.is_share else loss > found.most):
+        raise UsageError(
+            f"--fail-if {text!r}: this condition can never be met, because {short} is a fraction, "
+            f"in which 1 means 100%; for a loss of {amount}%, write {short}:{worse}{amount}%"
         )
     return Clause(
         f"{short}:{sign}{amount}{unit}", metric, more, loss / (100 if unit else 1), bool(unit)

@@ -119,13 +119,15 @@ def judged(
     allowed: Collection[str] = (),
     left_out: Collection[str] = (),
 ) -> Outcome:
-    """Compare the runs in two directories, and return the outcome.
+    """Compare the runs in two directories, and return the outcome, with errors of failed runs.
 
     Raises UsageError if a directory or a limit of ``--fail-if`` cannot be used.
     """
     from fairbench_gate.outcome import judge
 
-    return judge(gate.read_pairs(baseline, current, allowed, left_out), clauses, alpha=alpha)
+    pairs = gate.read_pairs(baseline, current, allowed, left_out)
+    outcome = judge(pairs, clauses, alpha=alpha) if pairs else gate.NOTHING
+    return outcome.with_errors({**gate.failed_runs(baseline), **gate.failed_runs(current)})
 
 
 @contextmanager

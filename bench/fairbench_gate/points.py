@@ -14,7 +14,7 @@ from fairbench.config.serving import SCHEDULING
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.results import experiments
 from fairbench.results.comparison import ComparedRun, runs_below
-from fairbench.results.store import EXPERIMENT, Summary
+from fairbench.results.store import EXPERIMENT, MANIFEST, SWEEP_FILE, Summary, SweepStore
 
 MAX_SHOWN = 4  # maximum number of differing keys that a message lists
 
@@ -62,6 +62,8 @@ def read_pairs(
     they differ only in changed defaults and in the keys in ``allowed``, such as ``dp`` or
     ``vtc.charge``. ``left_out`` names baseline directories to ignore.
 
+    If runs failed in a directory, runs of the other directory may lack a counterpart.
+
     Raises UsageError for an unknown key. Raises DataError for a directory without runs, an
     unreadable or incomplete run, and a run without a counterpart in the other directory. The
     message about a run without a counterpart names the most similar run and the differences.
@@ -75,8 +77,10 @@ def read_pairs(
     # ``--allow scheduler`` also allows different routers and different local schedulers.
     parts = SCHEDULING if "scheduler" in allowed else ()
     causes = _pair_over_changes(before, after, {*allowed, *parts})
-    _refuse_unlike(before, after, current)
-    _refuse_unlike(after, before, baseline)
+    if not failed_runs(current):
+        _refuse_unlike(before, after, current)
+    if not failed_runs(baseline):
+        _refuse_unlike(after, before, baseline)
     names = experiments.grid_labels([point.runs[0].experiment for point in before.values()])
     return [
         PairedPoint(
@@ -88,7 +92,18 @@ def read_pairs(
             causes.get(key) or _kept_defaults(after[key]),
         )
         for index, (key, point) in enumerate(before.items())
+        if key in after
     ]
+
+
+def failed_runs(path: Path) -> dict[str, str]:
+    """Return the errors of the failed runs of all sweeps in a directory, by the run's name."""
+    stores = [SweepStore(file.parent) for file in sorted(path.rglob(SWEEP_FILE))]
+    return {
+        name: f"failed in {store.path}: {error}"
+        for store in stores
+        for name, error in store.failures().items()
+    }
 
 
 def over_seeds(pairs: Sequence[PairedPoint]) -> list[PairedPoint]:
@@ -114,6 +129,8 @@ def over_seeds(pairs: Sequence[PairedPoint]) -> list[PairedPoint]:
 def _gate_points(path: Path, left_out: Collection[str] = ()) -> dict[str, GatePoint]:
     """Return a directory's experiments by key; two comparable experiments have equal keys."""
     groups: dict[str, list[ComparedRun]] = {}
+    if failed_runs(path) and not any(path.rglob(MANIFEST)):
+        return {}
     for run in runs_below(path):
         if run.run.path.name in left_out:
             continue

@@ -30,6 +30,12 @@ def test_a_model_and_a_gpu_make_a_file_that_a_run_takes(tmp_path):
     assert summary["completed"] > 0
 
 
+def test_the_help_shows_whole_sentences_and_the_short_form():
+    shown = fairbench("profile", "--help").stdout
+    assert "..." not in shown.replace("[ARGS]...", "")
+    assert "fairbench profile MODEL --gpu GPU" in shown
+
+
 def test_derive_is_the_default_command():
     flags = ("qwen3-8b", "--gpu", "a100", "--roofline", "--json")
     assert fairbench("profile", *flags).stdout == fairbench("profile", "derive", *flags).stdout

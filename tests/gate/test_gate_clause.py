@@ -56,6 +56,16 @@ def test_an_impossible_loss_is_refused():
     assert parse_clause("jain_index:-99%", KNOWN).loss < 1
 
 
+def test_percentages_written_as_fractions_of_a_share_are_refused():
+    for metric in ("min_share_60s", "clients.a.entitlement_ratio"):
+        with pytest.raises(UsageError, match=rf"is a fraction.*, write {metric}:-5%$"):
+            parse_clause(f"{metric}:-5", {metric})
+        assert parse_clause(f"{metric}:-0.05", {metric}).loss == Fraction("0.05")
+    with pytest.raises(UsageError, match=r"is a fraction.*, write jain_index:-5%$"):
+        parse_clause("jain_index:-5", KNOWN)
+    assert parse_clause("service_rate_tok_s:-5", KNOWN).loss == 5
+
+
 def test_an_unknown_metric_gets_the_nearest_name():
     with pytest.raises(UsageError, match=r"unknown metric 'jain_indx'.*Did you mean 'jain_index'"):
         parse_clause("jain_indx:-1", KNOWN)

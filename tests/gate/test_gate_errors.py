@@ -7,7 +7,12 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
+from fairbench.config import identity
+from fairbench.config.sweep import make_sweep, points
+from fairbench.results.experiments import point_names
+from fairbench.results.store import SweepStore
 from fairbench.schedulers import registry
+from tests.gate.gate_helpers import TINY, store
 
 EXPERIMENT = """
 router = "round-robin"
@@ -113,6 +118,43 @@ def test_an_update_with_a_run_that_fails_stores_nothing(folder, monkeypatch):
     monkeypatch.setenv("FAIRBENCH_SCHEDULERS", str(folder / "update.py"))
     assert invoke("update", folder / "base").exit_code == 1
     assert (folder / "base" / "mine" / "summary.json").read_bytes() == before
+
+
+def sweep(parent, failed=()):
+    """Store a sweep over two schedulers, in which the schedulers in ``failed`` have no run."""
+    swept = make_sweep({"name": "swept", "base": TINY, "grid": [{"scheduler": ["vtc", "fcfs"]}]})
+    specs = points(swept)
+    made = SweepStore.create(parent, swept, specs)
+    for spec, name in zip(specs, point_names(specs), strict=True):
+        if spec.scheduler in failed:
+            made.save_failure(identity(spec), name, "a worker process died", "")
+        else:
+            store(made.runs / spec.scheduler, spec={"scheduler": spec.scheduler})
+    return made.path
+
+
+@pytest.mark.parametrize(
+    ("failed", "checks"),
+    [
+        (((), ("vtc",)), 1),
+        ((("vtc",), ()), 1),
+        ((("vtc",), ("vtc",)), 1),
+        (((), ("vtc", "fcfs")), 0),
+    ],
+)
+def test_a_failed_run_of_a_sweep_makes_the_check_incomplete(tmp_path, failed, checks):
+    paths = [sweep(tmp_path / str(n), names) for n, names in enumerate(failed)]
+    result = CliRunner().invoke(app, ["check", *map(str, paths)])
+    assert result.exit_code == 3, result.output
+    assert re.search(r"vtc, seed 0\n  run +ERROR\n    failed in", result.stdout)
+    errors = len({*failed[0], *failed[1]})
+    assert f"{checks} pass, 0 FAIL, 0 inconclusive, {errors} ERROR" in result.output
+
+
+def test_a_whole_sweep_passes(tmp_path):
+    paths = [sweep(tmp_path / name) for name in "ab"]
+    result = CliRunner().invoke(app, ["check", *map(str, paths)])
+    assert (result.exit_code, "2 pass, 0 FAIL" in result.stdout) == (0, True), result.output
 
 
 @pytest.mark.parametrize("form", ["junit", "github"])

@@ -83,6 +83,10 @@ def test_every_full_id_selects_its_own_profile():
     [
         ("h", "llama-3.1-8b", "gpu 'h' is ambiguous: choose from h100-80gb, h200-141gb"),
         ("a1", "llama-3.1-8b", "gpu 'a1' is ambiguous: choose from a100-80gb, a10g-24gb"),
+        ("L4", "llama-3.1-8b", "unknown gpu 'L4'.* `fairbench profile MODEL --gpu L4 -o PROFILE"),
+        ("l40", "llama-3.1-8b", "unknown gpu 'l40'"),
+        ("h20", "llama-3.1-8b", "unknown gpu 'h20'"),
+        ("a10", "qwen3-8b", "unknown gpu 'a10'"),
         ("h100_80gb", "llama-3.1-8b", "unknown gpu 'h100_80gb': .* Did you mean 'h100-80gb'"),
         ("a100", "llama-3.1-8", "unknown model 'llama-3.1-8': .* Did you mean 'llama-3.1-8b'"),
         (

@@ -45,6 +45,8 @@ def test_the_rules_of_memory_give_the_limits_of_the_known_gpus(tmp_path, like, m
     [
         ({"memory_gb_s": -3}, "memory_gb_s = -3: must be greater than 0"),
         ({"memory_gb_s": "fast"}, "memory_gb_s = 'fast'"),
+        ({"memory_gb_s": 3.35}, "memory_gb_s = 3.35: must be at least 50, in 10.9 bytes/s"),
+        ({"bf16_tflops": 0.989}, "bf16_tflops = 0.989: must be at least 5, in 10.12 FLOP/s"),
         ({"bf16_tflops": 0}, "bf16_tflops = 0: must be greater than 0"),
         ({"interconnect": "nvlnk"}, "interconnect = 'nvlnk': choose from nvlink, pcie, pcie-host"),
         ({"compute_share": 1.5}, "compute_share = 1.5: must be less than or equal to 1"),

@@ -82,11 +82,101 @@ def test_published_types_of_weights_are_read():
         ({"hidden_size": None}, "x: hidden_size: missing"),
         ({"vocab_size": "many"}, "x: vocab_size = 'many': must be a positive integer"),
         ({"num_hidden_layers": 0}, "x: num_hidden_layers = 0: must be a positive integer"),
+        ({"num_key_value_heads": 8}, "x: num_key_value_heads = 8: must be at most 4"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings = 'false': must be true or false"),
+        ({"text_config": "x"}, "x: text_config = 'x': must be a table"),
+        ({"quantization_config": ["awq"]}, r"x: quantization_config = \['awq'\]: must be a table"),
+        ({"layer_types": "full"}, "x: layer_types = 'full': must be a list"),
+        ({"layer_types": ["mamba", "attention"]}, "x: layer_types: 'mamba': only layers with att"),
+        ({"mamba_d_state": 16}, "x: mamba_d_state: only layers with attention"),
+        (
+            {"layer_types": ["sliding_attention"], "sliding_window": "4"},
+            "x: sliding_window = '4': must be a positive integer",
+        ),
+        ({"num_experts": -8}, "x: num_experts = -8: must be a positive integer"),
+        ({"num_experts": [8]}, r"x: num_experts = \[8\]: must be a positive integer"),
+        (
+            {"num_experts": 8, "num_experts_per_tok": 9},
+            "x: num_experts_per_tok = 9: must be at most 8, the num_experts",
+        ),
+        (
+            {"num_experts": 8, "num_experts_per_tok": 2, "first_k_dense_replace": 3},
+            "x: first_k_dense_replace = 3: must be at most 2, the num_hidden_layers",
+        ),
+        (
+            {"num_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": "1"},
+            "x: n_shared_experts = '1': must be a positive integer",
+        ),
+        (
+            {"kv_lora_rank": 4, "q_lora_rank": "8", "qk_rope_head_dim": 2},
+            "x: q_lora_rank = '8': must be a positive integer",
+        ),
     ],
 )
 def test_a_wrong_config_is_named(change, message):
     with pytest.raises(DataError, match=message):
         shape_of({**TINY, **change}, "x")
+
+
+@pytest.mark.parametrize(
+    ("change", "weights"),
+    [  # weights of the MLPs of two layers with all experts: matrices of 8 x 16 or 8 x 32
+        ({"model_type": "llama"}, 2 * 3 * 8 * 16),
+        ({"model_type": "starcoder2"}, 2 * 2 * 8 * 16),
+        (  # a dense layer; a layer with a router, four experts and the shared expert
+            {
+                "model_type": "llama4_text",
+                "interleave_moe_layer_step": 2,
+                "intermediate_size_mlp": 32,
+            },
+            3 * 8 * 32 + 8 * 4 + 5 * 3 * 8 * 16,
+        ),
+        ({"decoder_sparse_step": 2}, 3 * 8 * 16 + 8 * 4 + 4 * 3 * 8 * 16),
+        ({"moe_layer_freq": [0, 1]}, 3 * 8 * 16 + 8 * 4 + 4 * 3 * 8 * 16),
+    ],
+)
+def test_the_weights_of_mlps_equal_a_hand_count(change, weights):
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 1}
+    moe = experts if {*change} - {"model_type"} else {}
+    assert shape_of({**TINY, **moe, **change}, "tiny").mlp_weights(4) == weights
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"full_attention_interval": 2},
+        {"layer_types": ["linear_attention", "full_attention"]},
+        {"attn_type_list": [0, 1]},
+    ],
+)
+def test_layers_with_linear_attention_cache_nothing(change):
+    assert shape_of({**TINY, **change}, "tiny").kv_bytes(1) == 2 * 1 * 2 * 2 * 2
+
+
+@pytest.mark.parametrize(
+    ("quantization", "dtype"),
+    [
+        ({"quant_method": "fp8"}, "fp8"),
+        ({"quant_method": "fbgemm_fp8"}, "fp8"),
+        ({"quant_method": "awq", "bits": 4}, "int4"),
+        ({"quant_method": "gptq", "bits": 8}, "fp8"),
+        ({"quant_method": "gptq", "bits": 3}, ""),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False}, "int4"),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "fp8"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "int4"),
+        ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, ""),
+        ({"config_groups": {"a": {"weights": {"num_bits": 8}}}}, "fp8"),
+        ({"config_groups": {"a": {"weights": {"num_bits": 4}}}}, "int4"),
+        ({"config_groups": {n: {"weights": {"num_bits": int(n)}} for n in ("4", "8")}}, ""),
+        ({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": None}}}, ""),
+        ({"quant_method": "hqq"}, ""),
+    ],
+)
+def test_the_bits_of_quantized_weights_are_read(quantization, dtype):
+    assert shape_of({**TINY, "quantization_config": quantization}, "x").dtype == dtype
+    whole = {"text_config": TINY, "quantization_config": quantization}
+    assert shape_of(whole, "x").dtype == dtype
 
 
 def test_a_model_is_split_by_its_heads():
@@ -111,7 +201,7 @@ def test_spellings_of_gpus_are_recognised(text, name):
     assert find_gpu(text) is GPUS[name]
 
 
-@pytest.mark.parametrize("text", ["", "v100", "a100-40gb"])
+@pytest.mark.parametrize("text", ["", "v100", "a100-40gb", "l40", "h20"])
 def test_unknown_gpus_are_refused(text):
     with pytest.raises(UsageError, match=f"unknown gpu '{text}': choose from a100-80gb, "):
         find_gpu(text)

@@ -87,6 +87,23 @@ def test_another_model_than_that_of_the_file_is_refused(file):
         ("c_w = 10.65", "c_w = 1.0\nc_x = 1.0", r"unknown key 'coefficients_ms.c_x'"),
         ("p = 1.7927", "p = 0.5", r"coefficients_ms.p = 0.5: must be greater than or equal to 1"),
         ("/tp1/", "/two/", r"profile = .*: must be GPU/MODEL/tpN/SOURCE"),
+        ("/tp1/", "/tp0/", r"profile = .*: must be GPU/MODEL/tpN/SOURCE, with N from 1 to 999"),
+        ("/tp1/", "/tp99999999999999999999/", r"profile = .*: must be GPU/MODEL/tpN/SOURCE"),
+        (
+            "mem_fraction_static = 0.83",
+            "mem_fraction_static = 83",
+            "pool.mem_fraction_static = 83: must be less than or equal to 1",
+        ),
+        (
+            "kv_bytes_per_token = 163840",
+            "kv_bytes_per_token = 0",
+            "pool.kv_bytes_per_token = 0.0: must be greater than 0",
+        ),
+        (
+            "chunked_prefill_size = 8192",
+            "chunked_prefill_size = 0",
+            "pool.chunked_prefill_size = 0: must be greater than or equal to 1",
+        ),
         ("weights_gib = 27.5", "", "pool.weights_gib: missing"),
     ],
 )
@@ -96,6 +113,18 @@ def test_errors_in_a_file_are_named(file, old, new, message):
     file.write_text(text.replace(old, new))
     with pytest.raises(DataError, match=f"mine.toml: {message}"):
         read_profile("mine.toml")
+
+
+def test_a_description_of_a_gpu_is_no_profile(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "l20.toml").write_text('name = "l20"\nmemory_gb = 48\n')
+    for name, wrong in (
+        ("l20.toml", "l20.toml: describes a GPU, not"),
+        ("l20.json", "unknown gpu 'l20.json'"),
+    ):
+        how = f"profile MODEL --gpu-spec {name} -o PROFILE.toml`, then give --gpu PROFILE.toml"
+        with pytest.raises(UsageError, match=f"{wrong}.*{how}"):
+            resolve({"gpu": name})
 
 
 def test_a_missing_file_is_refused():

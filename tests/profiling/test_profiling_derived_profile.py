@@ -236,6 +236,11 @@ def test_a_config_of_the_user_is_derived(tmp_path):
     assert found.profile.decode_ps(1, 0) < 0.6 * derive(
         "qwen3-8b", "h100", roofline=True
     ).profile.decode_ps(1, 0)
+    unknown = {**model_config("qwen3-8b").config, "quantization_config": {"quant_method": "hqq"}}
+    path.write_text(json.dumps(unknown))
+    assert derive(str(path), "h100", dtype="int4", roofline=True).profile.pool.weights_gib < 7
+    with pytest.raises(UsageError, match=r"quant_method = 'hqq': .* give --dtype fp16, fp8 \(8"):
+        derive(str(path), "h100", roofline=True)
     path.write_text("{}")
     with pytest.raises(DataError, match=r"config.json: num_attention_heads: missing"):
         derive(str(path), "h100")

@@ -23,6 +23,11 @@ FILE = "file:"
 """If a profile was read from a file, the last part of the profile's id begins with ``FILE``."""
 
 _DIGEST_LETTERS = 12
+_PARALLEL = re.compile(r"tp[1-9][0-9]{0,2}")
+_GPU_KEYS = {"memory_gb", "memory_gb_s", "bf16_tflops"}
+_OTHER_GPUS = {"a10", "h20", "l4", "l40"}
+"""GPUs without bundled profiles whose names are the beginnings of other GPUs' names."""
+
 _ONLY_KNOWN = ConfigDict(extra="forbid", frozen=True)
 
 Text = Annotated[str, Field(min_length=1)]
@@ -85,6 +90,8 @@ def read_profile(gpu: str) -> TimingProfile:
     """
     path, _, digest = gpu.rpartition(f"/{FILE}")[2].partition("@")
     data = read_toml(Path(path), path)
+    if _GPU_KEYS & data.keys() and "profile" not in data:
+        raise DataError(f"{path}: describes a GPU, not a timing profile: {_how_to_make(path)}")
     found = digest_of(Path(path), path)[:_DIGEST_LETTERS]
     if digest and digest != found:
         raise UsageError(
@@ -93,8 +100,11 @@ def read_profile(gpu: str) -> TimingProfile:
         )
     profile = profile_of_table(data, path)
     place = profile.profile_id.split("/")
-    if len(place) != 4 or not place[2].removeprefix("tp").isdigit():
-        raise DataError(f"{path}: profile = {profile.profile_id!r}: must be GPU/MODEL/tpN/SOURCE")
+    if len(place) != 4 or not _PARALLEL.fullmatch(place[2]):
+        raise DataError(
+            f"{path}: profile = {profile.profile_id!r}: must be GPU/MODEL/tpN/SOURCE, with N from "
+            "1 to 999"
+        )
     return replace(profile, profile_id="/".join([*place[:3], f"{FILE}{path}@{found}"]))
 
 
@@ -261,8 +271,9 @@ def resolve_profile(gpu: str, model: str) -> TimingProfile:
     ids = profile_ids()
     model = known_model(model)
     matching = [name for name in ids if name.startswith(gpu.lower())]
-    if not matching:
-        raise unknown_name("gpu", gpu, {name.split("/")[0] for name in ids})
+    if not matching or gpu.lower() in _OTHER_GPUS:
+        unknown = unknown_name("gpu", gpu, {name.split("/")[0] for name in ids})
+        raise UsageError(f"{unknown} For another GPU, {_how_to_make(gpu)}")
     of_model = [name for name in matching if name.split("/")[1] == model]
     if not of_model:
         models = ", ".join(sorted({name.split("/")[1] for name in matching}))
@@ -277,6 +288,14 @@ def resolve_profile(gpu: str, model: str) -> TimingProfile:
     if len(preferred) > 1:
         raise UsageError(f"gpu {gpu!r} is ambiguous: choose from {', '.join(preferred)}")
     return load_profile(preferred[0])
+
+
+def _how_to_make(gpu: str) -> str:
+    option = "--gpu-spec" if gpu.endswith((SUFFIX, ".json")) else "--gpu"
+    return (
+        f"make a profile with `fairbench profile MODEL {option} {gpu} -o PROFILE.toml`, "
+        "then give --gpu PROFILE.toml"
+    )
 
 
 def known_model(model: str) -> str:

@@ -151,9 +151,9 @@ class KVPool:
 
     pre_load_avail_gib: Amount
     weights_gib: Amount
-    kv_bytes_per_token: Amount
-    mem_fraction_static: Amount
-    chunked_prefill_size: Annotated[int, Ge(0)]
+    kv_bytes_per_token: Annotated[float, Gt(0), Lt(1e12)]
+    mem_fraction_static: Annotated[float, Gt(0), Le(1)]
+    chunked_prefill_size: Annotated[int, Ge(1)]
     host_gb_s: Amount = 0.0
     vllm: VLLMMemory | None = None
 

@@ -395,6 +395,11 @@ class SweepStore:
         failure = {"point": point, "error": error, "traceback": traceback}
         write_json(self.path / "failed" / f"{key}.json", failure)
 
+    def failures(self) -> dict[str, str]:
+        """Return the errors of the failed experiments, by the experiment's name."""
+        files = sorted((self.path / "failed").glob("*.json"))
+        return {str(one.get("point")): str(one.get("error")) for one in map(read_json, files)}
+
     def clear_failure(self, key: str) -> None:
         """Remove the stored failure of an experiment that has now succeeded."""
         with suppress(FileNotFoundError):

@@ -27,6 +27,7 @@ from fairbench_calibration.profiling.gpus import GPU, find_gpu
 from fairbench_calibration.profiling.model_shape import (
     ModelShape,
     check_split,
+    quantization_method,
     shape_of,
     vllm_memory,
 )
@@ -159,6 +160,12 @@ def derive(
     shape = shape_of(described.config, described.source)
     check_split(shape, tp)
     weights = dtype or shape.dtype
+    if not weights:
+        method = quantization_method(described.config, described.source)
+        raise UsageError(
+            f"{described.source}: {method}: the bits of a weight are unknown; give --dtype fp16, "
+            "fp8 (8 bits) or int4 (4 bits)"
+        )
     pool = pool_of(shape, card, tp, weights, kv_dtype)
     most = min(fit.MOST_CONTEXT, pool.tokens(pool.mem_fraction_static))
     it = fit.drawn(ITERATIONS, np.random.default_rng(SEED), most)

@@ -157,7 +157,7 @@ def _attention_s(shape: ModelShape, gpu: GPU, tp: int, it: Iterations, token_s: 
 
     ``token_s`` is the time to read the KV cache of one token, in seconds.
     """
-    full = shape.layers - shape.windowed_layers
+    full = shape.cached_layers - shape.windowed_layers
     heads, latent = shape.heads / tp, shape.latent
     pair = (
         4 * shape.head_dim
@@ -171,7 +171,7 @@ def _attention_s(shape: ModelShape, gpu: GPU, tp: int, it: Iterations, token_s: 
         _context_read(shape, full, it.context) * it.decodes
         + _context_read(shape, full, it.prefix) * it.prefills
     )
-    return np.asarray(multiply + read * token_s / shape.layers)
+    return np.asarray(multiply + read * token_s / max(1, shape.cached_layers))
 
 
 def _linear_s(shape: ModelShape, gpu: GPU, dtype: str, tokens: Column, bandwidth: float) -> Column:

@@ -111,11 +111,12 @@ _ALL = (
 GPUS: Mapping[str, GPU] = {gpu.name: gpu for gpu in _ALL}
 
 
+_OTHER = "For another GPU, describe it in a file, and give --gpu-spec FILE"
 _MAKERS = ("nvidia", "amd", "instinct", "geforce", "tesla")
 
 
 def find_gpu(text: str) -> GPU:
-    """Return the GPU with this name or unique prefix, with or without the memory size.
+    """Return the GPU with this name, with or without the memory size.
 
     Words such as ``NVIDIA``, ``GeForce`` and ``SXM5`` are ignored, and ``RTX 4090`` means
     ``rtx4090``. Raises UsageError for an unknown or ambiguous name.
@@ -128,14 +129,14 @@ def find_gpu(text: str) -> GPU:
     size = re.search(r"\d+gb$", spelled)
     named = [gpu for name, gpu in GPUS.items() if name.split("-")[0] in chips]
     if size and not any(gpu.name.endswith(f"-{size[0]}") for gpu in named):
-        raise unknown_name("gpu", text, GPUS)
+        raise UsageError(f"{unknown_name('gpu', text, GPUS)} {_OTHER}")
     begins = "".join(words)
     found = named or [gpu for name, gpu in GPUS.items() if name.startswith((spelled, begins))]
-    if not spelled or not found:
-        raise unknown_name("gpu", text, GPUS)
-    if len(found) > 1:
+    if spelled and len(found) > 1:
         names = ", ".join(gpu.name for gpu in found)
         raise UsageError(f"gpu {text!r} is ambiguous: choose from {names}")
+    if not named:  # H20 and L40 are no short names of H200 and L40S.
+        raise UsageError(f"{unknown_name('gpu', text, GPUS)} {_OTHER}")
     return found[0]
 
 
@@ -169,6 +170,14 @@ class _Spec(BaseModel):
     def _check_spec(self) -> Self:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
             raise ValueError(f"name = {self.name!r}: must have only letters, digits, '.', '_', '-'")
+        if self.memory_gb_s < 50:
+            raise ValueError(
+                f"memory_gb_s = {self.memory_gb_s:g}: must be at least 50, in 10^9 bytes/s"
+            )
+        if self.bf16_tflops < 5:
+            raise ValueError(
+                f"bf16_tflops = {self.bf16_tflops:g}: must be at least 5, in 10^12 FLOP/s"
+            )
         if self.free_memory_gib and self.free_memory_gib > self.memory_gb * 1e9 / 2**30 * 1.08:
             raise ValueError(
                 f"free_memory_gib = {self.free_memory_gib:g}: must be at most memory_gb"

@@ -94,9 +94,8 @@ def sweep_warnings(store: SweepStore, cells: Sequence[SchedulerResults]) -> Iter
     finished = sum(len(cell.runs) for cell in cells)
     if finished < points:
         yield f"Only {finished} of {points} points are finished."
-    for file in sorted((store.path / "failed").glob("*.json")):
-        failure = read_json(file)
-        yield f"Failed: {failure.get('point')}: {failure.get('error')}"
+    for name, error in store.failures().items():
+        yield f"Failed: {name}: {error}"
     yield from counted_warnings([one.summary for cell in cells for one in cell.runs])
     limited = {cell.place for cell in cells if cell.demand_limited}
     if limited:
