@@ -133,6 +133,32 @@ def test_intervals_are_below_the_means(tmp_path):
     assert lines[at + 1].split() == ["3.73-6.27"]  # all other values are equal in both seeds
 
 
+def test_an_unfinished_sweep_counts_seeds_and_marks_no_unequal_seeds(tmp_path):
+    finished = [("lpm", 0, 9.0), ("vtc", 0, 5.0), ("dlpm", 0, 1.0), ("dlpm", 1, 2.0)]
+    runs = [
+        stored(tmp_path, {"scheduler": name, "seed": seed}, victim_p50_s=value)
+        for name, seed, value in finished
+    ]
+    points = {
+        run.manifest["spec_identity"]: f"chat s1 dp 1, {name}, seed {seed}"
+        for run, (name, seed, _) in zip(runs, finished, strict=True)
+    }
+    points |= {name: f"chat s1 dp 1, {name}, seed 1" for name in ("lpm", "vtc")}
+    text = comparison_text(compare(runs, {}, points))
+    assert "Only 4 of 6 points are finished. Configurations whose" in text
+    assert not re.search(r"\d[*!]", text)
+    lines = text.split("\n")
+    counts = {
+        line.split()[0]: set(lines[at + 1].split())
+        for at, line in enumerate(lines)
+        if re.match(r"  \w", line)
+    }
+    assert counts == {"lpm": {"(1/2)"}, "vtc": {"(1/2)"}, "dlpm": {"0.00-7.85"}}
+    single = [(run, name) for run, name in zip(runs, ("lpm", "", "", "dlpm"), strict=True) if name]
+    other = compare([run for run, _ in single], {})
+    assert comparison_text(other).startswith("No scheduler has a significantly lower P")
+
+
 def interval(mean):
     spread = {"mean": mean, "low": mean * 0.9, "high": mean * 1.1, "runs": 3}
     single = {"mean": mean, "low": None, "high": None, "runs": 1}

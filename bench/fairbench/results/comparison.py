@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import exp, inf, isfinite, nan
 from pathlib import Path
@@ -51,11 +52,16 @@ from fairbench.results.summary import (
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
-    """A stored run, its experiment, and its summary, which includes metrics of comparisons."""
+    """A stored run, its experiment, and its summary, which includes metrics of comparisons.
+
+    ``planned`` has two sizes of the run's sweep, finished or not: ``planned_runs`` (the number of
+    seeds of this experiment) and ``sweep_points`` (the number of all points).
+    """
 
     run: StoredRun
     experiment: Experiment
     summary: Summary
+    planned: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,7 +79,14 @@ class SchedulerResults:
     @cached_property
     def combined(self) -> Summary:
         """The combined summary, with the mean and interval of each metric over the runs."""
-        return self.known or combine_summaries([one.summary for one in self.runs])
+        if self.known:
+            return self.known
+        return combine_summaries([one.summary for one in self.runs]) | {**self.runs[0].planned}
+
+    @property
+    def planned_runs(self) -> int:
+        """The number of seeds that the sweep plans, including seeds that are not finished."""
+        return int(self.combined.get("planned_runs", len(self.combined["seeds"])))
 
     @cached_property
     def by_seed(self) -> Mapping[int, ComparedRun]:
@@ -95,14 +108,19 @@ class SchedulerResults:
 def compare_sweep(path: Path) -> list[SchedulerResults]:
     """Return the results of each scheduler and configuration in a sweep, in the sweep's order."""
     store = SweepStore(path)
-    return compare(store.finished().values(), store.alone())
+    return compare(store.finished().values(), store.alone(), store.points())
 
 
-def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[SchedulerResults]:
+def compare(
+    runs: Iterable[StoredRun],
+    alone: Mapping[str, AloneRows],
+    points: Mapping[str, str] | None = None,
+) -> list[SchedulerResults]:
     """Group finished runs by configuration and scheduler, in order of first appearance.
 
     ``alone`` has the latencies of clients that were simulated alone, by ``alone_key``. The sharing
-    incentive is computed only for clients in ``alone``. Raises DataError if an experiment cannot be
+    incentive is computed only for clients in ``alone``. ``points`` names all points of the sweep,
+    finished or not, by identity. Raises DataError if an experiment cannot be
     read, or if the code of an engine in a Python environment changed between runs.
     """
     read = [(run, experiment_of(run)) for run in runs]
@@ -114,13 +132,24 @@ def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[S
         best[key] = max(best.get(key, 0.0), run.summary["service_rate_tok_s"] or 0.0)
         if run.summary["notes"].get("min_entitlement_ratio") != NOT_CONTENDED:
             contended.add(key)
-    compared = []
+    compared, planned = [], _planned(points or {})
     for key, (run, experiment) in zip(keys, read, strict=True):
         summary = compared_summary(
             run.summary, best[key], alone.get(key, ()), contended=key in contended
         )
-        compared.append(ComparedRun(run, experiment, summary))
+        sizes = planned.get(run.manifest["spec_identity"], {}) if planned else {}
+        compared.append(ComparedRun(run, experiment, summary, sizes))
     return cells_of(compared)
+
+
+def _planned(points: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    """Return ``ComparedRun.planned`` for each point of a sweep, by identity."""
+    without_seed = {one: name.rpartition(", seed ")[0] for one, name in points.items()}
+    seeds = Counter(without_seed.values())
+    return {
+        one: {"planned_runs": seeds[name], "sweep_points": len(points)}
+        for one, name in without_seed.items()
+    }
 
 
 def cells_of(runs: Sequence[ComparedRun]) -> list[SchedulerResults]:

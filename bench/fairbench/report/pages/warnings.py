@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from fairbench.metrics.contention import hides_backlog
 from fairbench.metrics.shown_percentiles import ENOUGH, is_carried, shown_tail
-from fairbench.report.comparison_table import LIMITED, QUEUES_EMPTY
+from fairbench.report.comparison_table import LIMITED, QUEUES_EMPTY, unfinished
 from fairbench.report.numbers import latency, number, percent, whole
 from fairbench.report.result_lines import (
     NO_ORDER,
@@ -90,10 +90,7 @@ def _of_the_window(summary: Summary) -> Iterator[str]:
 
 def sweep_warnings(store: SweepStore, cells: Sequence[SchedulerResults]) -> Iterator[str]:
     """Yield warnings about missing, failed and doubtful runs, with the number of such runs."""
-    points = len(read_json(store.path / "index.json")["points"])
-    finished = sum(len(cell.runs) for cell in cells)
-    if finished < points:
-        yield f"Only {finished} of {points} points are finished."
+    yield from unfinished(cells)
     for file in sorted((store.path / "failed").glob("*.json")):
         failure = read_json(file)
         yield f"Failed: {failure.get('point')}: {failure.get('error')}"
