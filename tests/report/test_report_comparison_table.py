@@ -35,6 +35,12 @@ def test_with_one_seed_nothing_is_marked(tmp_path):
     assert not re.search(r"\d[*!]", text)
 
 
+def test_one_seed_of_random_traffic_is_not_marked_as_a_replay(tmp_path):
+    drawn = {"synthetic": "times and lengths are drawn from measured windows"}
+    text = comparison_text(cells(tmp_path, lpm=drawn, vtc=drawn | {"victim_p50_s": 1.0}))
+    assert "nothing is marked" in text
+
+
 def test_the_best_and_the_worst_of_a_configuration_are_marked(tmp_path):
     text = comparison_text(
         cells(

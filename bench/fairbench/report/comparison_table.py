@@ -20,7 +20,7 @@ from fairbench.report import numbers
 from fairbench.report.numbers import UNDEFINED, WRITERS, bound_of, whole
 from fairbench.report.result_lines import NO_ORDER
 from fairbench.report.table import MAX_WIDTH, plain_table, printed, stacked
-from fairbench.results.comparison import SchedulerResults, by_place
+from fairbench.results.comparison import SchedulerResults, by_place, is_replay
 from fairbench.results.significance import METHOD, Decision, difference, log_ratio, mean_value
 from fairbench.results.summary import Value, bases, value_of
 
@@ -333,8 +333,9 @@ def _of_column(cells: Sequence[SchedulerResults], column: Column) -> list[str]:
 def can_tell(cells: Iterable[SchedulerResults]) -> bool:
     """Return whether several seeds or trace replays allow a test of scheduler differences."""
     return any(
-        len(cell.runs) > 1 or (cell.combined["simulated"] and cell.combined.get("trace"))
-        for cell in cells
+        any(len(cell.runs) > 1 for cell in here)
+        or all(is_replay(run) for cell in here for run in cell.runs)
+        for here in by_place(cells).values()
     )
 
 

@@ -48,6 +48,7 @@ from fairbench.results.summary import (
     value_of,
     values_of,
 )
+from fairbench.workloads.trace_workload import DRAWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,15 @@ class SchedulerResults:
     def first(self) -> ComparedRun:
         """The scheduler's run with the lowest seed."""
         return next(iter(self.by_seed.values()))
+
+    @property
+    def depends_on_seed(self) -> bool:
+        """Whether the results of the scheduler's runs differ between seeds."""
+        found = [
+            {key: one.raw for key, one in values_of(run.summary).items() if key != "seed"}
+            for run in self.runs
+        ]
+        return any(one != found[0] for one in found)
 
     @property
     def demand_limited(self) -> bool:
@@ -179,6 +189,22 @@ def experiment_of(run: StoredRun) -> Experiment:
     """
     path = run.path / EXPERIMENT
     return without_given(read_toml(path, str(path)))
+
+
+def is_replay(run: ComparedRun) -> bool:
+    """Return whether a run gives the same results with every seed.
+
+    These runs are simulated replays of a trace without random times, routers or decisions.
+    """
+    summary, cluster = run.summary, run.experiment.get("settings", {}).get("cluster", {})
+    random = (
+        DRAWN in str(summary.get("synthetic")),
+        summary.get("timing_error_pct"),
+        summary.get("routers"),
+        cluster.get("eviction_loss"),
+        "random" in (summary.get("local"), summary.get("gateway")),
+    )
+    return bool(summary.get("simulated") and summary.get("trace")) and not any(random)
 
 
 def alone_key(experiment: Experiment) -> str:
@@ -318,6 +344,18 @@ class Contrast:
     unlike: tuple[str, ...]
     metrics: tuple[MetricContrast, ...]
 
+    @property
+    def exact(self) -> bool:
+        """Whether the results do not depend on the seed, as in replays of a trace."""
+        sides = (self.baseline, self.other)
+        return _are_replays(*sides) or (
+            len(self.seeds) > 1 and not any(side.depends_on_seed for side in sides)
+        )
+
+
+def _are_replays(*sides: SchedulerResults) -> bool:
+    return all(is_replay(run) for side in sides for run in side.runs)
+
 
 def sides_of(runs: Iterable[ComparedRun]) -> list[SchedulerResults]:
     """Group runs by experiment, so that experiments can be compared seed by seed.
@@ -395,8 +433,10 @@ def _metric(
     )
     pairs = [one for one in zip(first, second, strict=True) if None not in (one[0].raw, one[1].raw)]
     entry = metric_of(metric)
-    found = difference(first, second, most=entry.most if entry else inf)
-    ratios = log_ratio(first, second) if entry and entry.unit == "s" else None
+    replay = _are_replays(baseline, other)
+    found = difference(first, second, most=entry.most if entry else inf, replay=replay)
+    in_seconds = entry is not None and entry.unit == "s"
+    ratios = log_ratio(first, second, replay=replay) if in_seconds else None
     deciding = ratios or found
     decision = deciding.decision(entry.better if entry else Better.NEITHER)
     row = MetricContrast(
