@@ -88,6 +88,9 @@ class RunningView(Protocol):
         """
 
 
+NEEDS_CACHE_AWARE = "match_order() needs cache_aware = True in the scheduler's class"
+
+
 class WaitingView(Protocol):
     """A scheduler's view of the waiting queue of its host.
 
