@@ -26,6 +26,7 @@ from fairbench_papers.style import (
     log_y,
     panels,
     paper_style,
+    plain_span,
     save_in,
     styles_of,
 )
@@ -100,6 +101,7 @@ def tradeoff(cells: Cells) -> Figure:
             )  # fmt: skip
         if axis.containers:
             log_y(axis)
+            plain_span(axis)
         axis.set_xlabel("service, 1,000 tok/s")
 
     title = "Latency against throughput: down and right is better"

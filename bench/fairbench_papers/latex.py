@@ -15,6 +15,7 @@ from fairbench.report.comparison_table import (
     provenance,
     shown,
     tail_of,
+    unfinished,
 )
 from fairbench.results.comparison import SchedulerResults, by_place
 
@@ -46,6 +47,7 @@ def latex_table(cells: Cells, keys: Sequence[str] = ()) -> str:
     columns = table_columns(cells, keys)
     lines = [
         f"% {provenance(cells)}",
+        *(f"% {line}" for line in unfinished(cells)),
         f"% At most {width_pt(cells, columns):.0f} pt wide; a column of a paper with two columns "
         f"has about {COLUMN_PT:.0f} pt.",
         r"% Needs \usepackage{booktabs}.",
@@ -91,7 +93,7 @@ def width_pt(cells: Cells, columns: Sequence[Column]) -> float:
     places = max(_text_pt(f"{cell.place} ~", EM_PT) for cell in cells)
     widths = []
     for column in columns:
-        values = [shown(cell.combined.get(column.key), column, _seeds(cell)) for cell in cells]
+        values = [shown(cell.combined.get(column.key), column, cell.planned_runs) for cell in cells]
         lines = [*column.heading.split("\n"), *(one.text for one in values)]
         ends = [_text_pt(_dashed(one.ends), SMALL_EM_PT) for one in values]
         widths.append(max(*ends, *(_text_pt(line, EM_PT) for line in lines)))
@@ -119,15 +121,11 @@ def _heading(column: Column) -> str:
 
 def _latex_rows(cell: SchedulerResults, columns: Sequence[Column]) -> Iterator[str]:
     """Yield the table row of a scheduler's means and, for several seeds, a row of intervals."""
-    found = [shown(cell.combined.get(one.key), one, _seeds(cell)) for one in columns]
+    found = [shown(cell.combined.get(one.key), one, cell.planned_runs) for one in columns]
     yield rf"{' & '.join([escaped(cell.scheduler), *(escaped(one.text) for one in found)])} \\"
     if any(one.ends for one in found):
         ends = (rf"\scriptsize {escaped(_dashed(one.ends))}" if one.ends else "" for one in found)
         yield rf"{' & '.join(['', *ends])} \\"
-
-
-def _seeds(cell: SchedulerResults) -> int:
-    return len(cell.combined["seeds"])
 
 
 def _dashed(ends: str) -> str:

@@ -143,6 +143,19 @@ def caption(figure: Figure, title: str, provenance: str, legend: Axes, columns: 
     figure.supxlabel(fill(provenance, int(figure.get_figwidth() * LETTERS_PER_IN)), fontsize=7)
 
 
+LEAST_SPAN = 0.02  # A plot of two metrics spans at least this part of their values.
+
+
+def plain_span(axes: Axes) -> None:
+    """Write the x axis without an offset, and widen axes that magnify negligible differences."""
+    axes.ticklabel_format(axis="x", style="plain", useOffset=False)
+    for get, put in ((axes.get_xlim, axes.set_xlim), (axes.get_ylim, axes.set_ylim)):
+        low, high = get()
+        middle = (low + high) / 2
+        if high - low < (least := LEAST_SPAN * abs(middle)):
+            put(middle - least / 2, middle + least / 2)
+
+
 def log_y(axes: Axes) -> None:
     """Make the y axis logarithmic, with plain numbers at 1, 2 and 5."""
     axes.set_yscale("log")

@@ -15,8 +15,10 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.report.progress import LineProgress
+from fairbench.results.comparison import compare_sweep
 from fairbench.results.new_directories import LOCK_FILE, run_folder
 from fairbench.results.store import SweepStore
+from fairbench_papers.latex import latex_table
 from tests.one_by_one import in_processes
 
 GRID = ["--schedulers", "vtc,lpm", "--workloads", "chat", "--num-programs", "2"]
@@ -114,6 +116,13 @@ def test_finished_points_are_never_run_again(swept, tmp_path):
         assert files[0].read_bytes() == files[1].read_bytes()
     assert (path / "metrics.csv").read_bytes() == (original / "metrics.csv").read_bytes()
     assert invoke("--resume", path, "--dry-run").stdout == "0 points, about 0 requests in all\n"
+
+
+def test_show_and_latex_count_the_points_that_are_missing(swept, tmp_path):
+    path = shutil.copytree(swept[1], tmp_path / "sweep")
+    shutil.rmtree(path / "runs" / "lpm-chat-s1-dp1-seed0")
+    assert "Only 1 of 2 points are finished." in CliRunner().invoke(app, ["show", str(path)]).stdout
+    assert "\n% Only 1 of 2 points are finished.\n" in latex_table(compare_sweep(path))
 
 
 def test_points_of_another_sweep_are_reused(swept, tmp_path):

@@ -36,6 +36,11 @@ def test_a_file_can_set_everything_that_flags_can(tmp_path):
             r"experiment\.toml: is JSON, but must be TOML with lines KEY = VALUE",
         ),
         ("dp = ", r"experiment\.toml: line 1: "),
+        (
+            "[d2lpm]\nworker_quantum = 3",
+            r"toml: d2lpm: parameters belong in the table \[settings\.d2lpm\]$",
+        ),
+        ("'tot.branches' = 3", r"toml: tot.branches: .* the table \[settings\.tot\]$"),
         ("settings = 3", r"experiment\.toml: settings: must be a table"),
     ],
 )

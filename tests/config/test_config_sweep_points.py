@@ -107,6 +107,10 @@ def test_a_backend_of_the_base_stays_a_table():
     [
         ("[grid]\nduration_s = 'x'", "duration_s = 'x': must be a valid number"),
         ("[grid]\ndp = []", "grid: all points are excluded; leave at least one"),
+        (
+            "[grid]\nscheduler = 'vtc'\ndp = []",
+            r"grid: all points are excluded; leave at least one value in dp = \[\]$",
+        ),
     ],
 )
 def test_an_error_in_the_points_of_a_file_names_the_file(tmp_path, text, complaint):

@@ -56,6 +56,23 @@ def wait_until(condition):
         time.sleep(0.02)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends the server")
+def test_a_server_ends_even_if_its_reaper_is_killed():
+    started = 'trap "echo ended; exit" TERM; echo $$; while :; do sleep 0.05; done'
+    reaper = [sys.executable, reaper_module.__file__, "1.0", "sh", "-c", started]
+    with subprocess.Popen(
+        reaper, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        server = int(process.stdout.readline())
+        try:
+            os.kill(process.pid, signal.SIGKILL)
+            wait_until_gone([server])
+            assert process.stdout.read() == "ended\n"
+        finally:
+            if runs(server):
+                os.kill(server, signal.SIGKILL)
+
+
 def test_all_servers_become_ready_and_later_end(tmp_path):
     pids, heard = tmp_path / "pids", []
     recipes = [recipe(f"worker-{n}", "--pids", str(pids), "--after", f"{n / 5}") for n in range(3)]

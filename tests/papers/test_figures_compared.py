@@ -108,6 +108,19 @@ def test_no_panel_is_empty(runs):
         assert all(axis.has_data() for axis in axes)
 
 
+def test_a_tradeoff_does_not_magnify_negligible_differences():
+    pytest.importorskip("seaborn")
+    cells = [cell("a", "vtc", 1120.27, 8.0), cell("a", "lpm", 1120.44, 8.001)]
+    (axis, *_) = drawn(cells, "tradeoff").axes
+    # 2% of 1.12 thousand tok/s around the middle, and 2% of 8 s
+    assert axis.get_xlim() == pytest.approx((1.1092, 1.1316), abs=1e-4)
+    assert axis.get_ylim() == pytest.approx((7.92, 8.08), abs=1e-2)
+    axis.figure.draw_without_rendering()
+    assert axis.xaxis.get_offset_text().get_text() == ""
+    wide = drawn([cells[0], cell("a", "lpm", 2240.0, 16.0)], "tradeoff").axes[0]
+    assert wide.get_xlim() == pytest.approx((1.064, 2.296), abs=1e-3)  # matplotlib's 5% margins
+
+
 @pytest.mark.parametrize("number", [5, 9])
 def test_a_legend_of_long_names_lies_within_the_figure(number):
     pytest.importorskip("matplotlib")

@@ -103,6 +103,7 @@ def test_a_seed_without_a_value_leaves_no_mark():
     assert marks_of([lacking, shifted(50)], Better.LESS) == [NEITHER] * 2
     fewer = {0: Value(1.0)}  # only one seed in common
     assert marks_of([fewer, shifted(50)], Better.LESS) == [NEITHER] * 2
+    assert marks_of([fewer, {0: Value(9.0)}, shifted(50)], Better.LESS) == [NEITHER] * 3
 
 
 def test_lower_bounds_above_all_others_are_worst_together():

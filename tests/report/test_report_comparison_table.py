@@ -35,6 +35,12 @@ def test_with_one_seed_nothing_is_marked(tmp_path):
     assert not re.search(r"\d[*!]", text)
 
 
+def test_one_seed_of_random_traffic_is_not_marked_as_a_replay(tmp_path):
+    drawn = {"synthetic": "times and lengths are drawn from measured windows"}
+    text = comparison_text(cells(tmp_path, lpm=drawn, vtc=drawn | {"victim_p50_s": 1.0}))
+    assert "nothing is marked" in text
+
+
 def test_the_best_and_the_worst_of_a_configuration_are_marked(tmp_path):
     text = comparison_text(
         cells(
@@ -131,6 +137,32 @@ def test_intervals_are_below_the_means(tmp_path):
     at = next(number for number, line in enumerate(lines) if line.startswith("  d2lpm"))
     assert " 5.00 " in lines[at]
     assert lines[at + 1].split() == ["3.73-6.27"]  # all other values are equal in both seeds
+
+
+def test_an_unfinished_sweep_counts_seeds_and_marks_no_unequal_seeds(tmp_path):
+    finished = [("lpm", 0, 9.0), ("vtc", 0, 5.0), ("dlpm", 0, 1.0), ("dlpm", 1, 2.0)]
+    runs = [
+        stored(tmp_path, {"scheduler": name, "seed": seed}, victim_p50_s=value)
+        for name, seed, value in finished
+    ]
+    points = {
+        run.manifest["spec_identity"]: f"chat s1 dp 1, {name}, seed {seed}"
+        for run, (name, seed, _) in zip(runs, finished, strict=True)
+    }
+    points |= {name: f"chat s1 dp 1, {name}, seed 1" for name in ("lpm", "vtc")}
+    text = comparison_text(compare(runs, {}, points))
+    assert "Only 4 of 6 points are finished. Configurations whose" in text
+    assert not re.search(r"\d[*!]", text)
+    lines = text.split("\n")
+    counts = {
+        line.split()[0]: set(lines[at + 1].split())
+        for at, line in enumerate(lines)
+        if re.match(r"  \w", line)
+    }
+    assert counts == {"lpm": {"(1/2)"}, "vtc": {"(1/2)"}, "dlpm": {"0.00-7.85"}}
+    single = [(run, name) for run, name in zip(runs, ("lpm", "", "", "dlpm"), strict=True) if name]
+    other = compare([run for run, _ in single], {})
+    assert comparison_text(other).startswith("No scheduler has a significantly lower P")
 
 
 def interval(mean):

@@ -136,6 +136,40 @@ def test_a_replay_without_random_draws_is_exact(tmp_path):
     assert "8.00 9.00 +1.00 exact +12.5% worse" in said
 
 
+@pytest.mark.parametrize(
+    ("facts", "decision"),
+    [
+        ({}, Decision.WORSE),
+        ({"synthetic": "times and lengths are drawn from measured windows"}, None),
+        ({"timing_error_pct": 5.0}, None),
+        ({"routers": 2}, None),
+        ({"local": "random"}, None),
+        ({"simulated": False}, None),
+    ],
+)
+def test_one_seed_of_a_replay_is_exact_unless_parts_are_random(tmp_path, facts, decision):
+    same = {key: (value,) for key, value in {"trace": "t.csv", **facts}.items()}
+    vtc, lpm = ({P99: (value,), JAIN: (0.9,), **same} for value in (8.0, 9.0))
+    found = contrast(*sides(tmp_path, seeds=(0,), vtc=vtc, lpm=lpm), [P99, JAIN])
+    assert rows(found)[P99].decision is (decision or Decision.INCONCLUSIVE)
+    said = " ".join(contrast_text([found]).split())
+    if decision:
+        assert rows(found)[P99].difference.runs == 1
+        assert rows(found)[JAIN].decision is Decision.SAME
+        assert said.startswith("lpm's well-behaved P99 is 12.5% higher than vtc's. ")
+        assert "in a replay, all seeds give the same results: differences are exact, but" in said
+        assert "8.00 9.00 +1.00 exact +12.5% worse" in said
+    else:
+        assert said.startswith("One seed cannot show a difference between lpm and vtc")
+
+
+def test_a_replay_says_which_metrics_cannot_be_compared(tmp_path):
+    values = {"trace": ("t.csv",), P99: (8.0,), DONE: (None,)}
+    found = contrast(*sides(tmp_path, seeds=(0,), vtc=values, lpm=values), [P99, DONE])
+    line = "lpm and vtc are the same in 1 of 2 metrics; 1 cannot be compared.\n"
+    assert contrast_text([found]).startswith(line)
+
+
 def test_rounding_does_not_hide_an_exact_difference(tmp_path):
     values = {"vtc": {P99: (156.976,) * 3}, "lpm": {P99: (61.359,) * 3}}
     found = contrast(*sides(tmp_path, **values), [P99])

@@ -9,7 +9,7 @@ from annotated_types import Gt
 
 from fairbench.errors import UsageError
 from fairbench.schedulers import registry
-from fairbench.schedulers.params import as_settings, make_params
+from fairbench.schedulers.params import as_settings, default_settings, make_params
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,18 @@ class Checked:
     def __post_init__(self):
         if self.low > self.high:
             raise ValueError("low must not be above high")
+
+
+@dataclass(frozen=True)
+class WrongDefault:
+    quantum: int = "x"
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_wrong_default_is_an_error_without_a_warning():
+    assert default_settings("x", WrongDefault) == {"x.quantum": "x"}
+    with pytest.raises(UsageError, match=r"x\.quantum = 'x': must be a valid integer"):
+        make_params("x", WrongDefault, default_settings("x", WrongDefault))
 
 
 def test_parameters_take_only_their_own_settings():

@@ -1,5 +1,6 @@
 """Test that the incremental waiting queue has exactly the order of sorting a list."""
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -8,6 +9,7 @@ from fairbench.core import Request, Segment, prompt_tokens
 from fairbench.engine.kv_cache import KVCache
 from fairbench.engine.sequence import Sequence
 from fairbench.engine.waiting_queue import WaitingQueue
+from fairbench.errors import UsageError
 from fairbench.schedulers.prefix_tree import path
 from fairbench.schedulers.views import ListView
 from tests.sim.sim_helpers import prompt
@@ -19,6 +21,11 @@ texts = prompts(lengths=(3, 31, 32, 33, 40), max_size=2)
 # a scheduler's answers to the offered requests
 credits = st.fixed_dictionaries(dict.fromkeys("xyz", st.sampled_from([-1, 0, 1])))
 decisions = st.lists(st.sampled_from(["pass", "admit", "skip", "unskip"]) | credits, max_size=8)
+
+
+def test_only_a_cache_aware_scheduler_gets_the_match_order():
+    with pytest.raises(UsageError, match=r"match_order\(\) needs cache_aware = True in the sched"):
+        WaitingQueue(KVCache(2000), cache_aware=False).match_order()
 
 
 class Both:

@@ -19,7 +19,12 @@ from fairbench.config.flags import RUN
 from fairbench.config.origins import chosen_part, given_values, with_given
 from fairbench.config.own_code import settings_of_flags
 from fairbench.config.parse_flags import PlacedFlags, check_names, place_flags
-from fairbench.config.settings import check_engine_settings, flat_settings, resolve_settings
+from fairbench.config.settings import (
+    check_engine_settings,
+    flat_settings,
+    params_by_part,
+    resolve_settings,
+)
 from fairbench.config.spec import GIVEN, Draft, ExperimentSpec, Origin, without_given
 from fairbench.errors import DataError, UsageError, about, explain, keys_of, unknown_name
 from fairbench.files.formats import INTEGERS, read_toml
@@ -67,6 +72,9 @@ def read_experiment(path: Path) -> dict[str, Any]:
     data = read_toml(path, str(path))
     for key in data:
         if key not in ExperimentSpec.model_fields:
+            owner = key.partition(".")[0]
+            if owner in {*params_by_part(), *workloads.workload_names()}:
+                raise DataError(f"{path}: {key}: parameters belong in the table [settings.{owner}]")
             raise DataError(f"{path}: {unknown_name('key', key, ExperimentSpec.model_fields)}")
     if not isinstance(data.get("settings", {}), dict):
         raise DataError(f"{path}: settings: must be a table, such as [settings.dlpm]")

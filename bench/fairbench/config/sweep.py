@@ -226,7 +226,8 @@ def _grid_points(sweep: Sweep) -> list[ExperimentSpec]:
             spec = first.model_copy(update={"seed": first.seed + number})
             found.setdefault(identity(spec), spec)
     if not found:
-        raise UsageError("grid: all points are excluded; leave at least one")
+        empty = (f" value in {key} = []" for grid in sweep.grid for key in grid if grid[key] == [])
+        raise UsageError(f"grid: all points are excluded; leave at least one{next(empty, '')}")
     check_used(sorted(sweep._flagged), found.values())
     return list(found.values())
 

@@ -19,10 +19,16 @@ from fairbench.compiled import mypyc_attr
 from fairbench.core import PS_PER_S, Prompt, Request
 from fairbench.engine.kv_cache import AttachedRequest, MatchCache, N, PrefixCache
 from fairbench.engine.sequence import Sequence
-from fairbench.errors import RunFailed
+from fairbench.errors import RunFailed, UsageError
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS, Place, head_of, place_at
-from fairbench.schedulers.views import ListScan, NothingRunning, RunningView, Waiting
+from fairbench.schedulers.views import (
+    NEEDS_CACHE_AWARE,
+    ListScan,
+    NothingRunning,
+    RunningView,
+    Waiting,
+)
 
 # A matched request's sort key is minus its number of cached tokens. Requests with the positive keys
 # ``DEPRIORITIZED`` and ``ARRIVED`` come last in the queue.
@@ -290,7 +296,8 @@ class MatchedQueue(ABC, Generic[N]):
         return QueueScan(map(REQUEST, self._queue.values()), self.entries)
 
     def match_order(self, *, refresh: bool = True) -> MatchScan:
-        assert self._cache_aware, "match order is kept only for a cache-aware scheduler"
+        if not self._cache_aware:
+            raise UsageError(NEEDS_CACHE_AWARE)
         if refresh:
             self.matched += len(self.entries)
             self._refresh()

@@ -20,7 +20,7 @@ from fairbench.report import numbers
 from fairbench.report.numbers import UNDEFINED, WRITERS, bound_of, whole
 from fairbench.report.result_lines import NO_ORDER
 from fairbench.report.table import MAX_WIDTH, plain_table, printed, stacked
-from fairbench.results.comparison import SchedulerResults, by_place
+from fairbench.results.comparison import SchedulerResults, by_place, is_replay
 from fairbench.results.significance import METHOD, Decision, difference, log_ratio, mean_value
 from fairbench.results.summary import Value, bases, value_of
 
@@ -88,7 +88,8 @@ def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> Rendera
     legend += [Text(DEMAND_LIMITED)] if any_limited(cells) else []
     legend += [Text(line) for line in _hidden(cells)]
     answer = Text(f"{sweep_title(cells)}.", style="bold")
-    return Group(answer, Text(), Text(provenance(cells)), Text(), table, Text(), *legend)
+    missing = [Text(line) for line in unfinished(cells)]
+    return Group(answer, Text(), Text(provenance(cells)), *missing, Text(), table, Text(), *legend)
 
 
 def of_several_seeds(cells: Iterable[SchedulerResults]) -> bool:
@@ -121,6 +122,20 @@ def provenance(cells: Sequence[SchedulerResults]) -> str:
     return f"{where}, {len(seeds)} seeds: {METHOD}"
 
 
+def unfinished(cells: Sequence[SchedulerResults]) -> Iterator[str]:
+    """Yield a warning if points of the sweep are missing, with the effect on marks."""
+    points = max((cell.combined.get("sweep_points", 0) for cell in cells), default=0)
+    finished = sum(len(cell.combined["seeds"]) for cell in cells)
+    if finished < points:
+        unequal = not all(map(_of_equal_seeds, by_place(cells).values()))
+        marks = " Configurations whose schedulers have different seeds have no marks."
+        yield f"Only {finished} of {points} points are finished.{marks if unequal else ''}"
+
+
+def _of_equal_seeds(cells: Iterable[SchedulerResults]) -> bool:
+    return len({frozenset(cell.combined["seeds"]) for cell in cells}) <= 1
+
+
 class ShownValue(NamedTuple):
     """A value in the table: its text, its mark (best or worst), and its interval."""
 
@@ -145,7 +160,7 @@ def compared_rows(
             (
                 cell.scheduler,
                 [
-                    shown(cell.combined.get(one.key), one, len(cell.combined["seeds"]), mark)
+                    shown(cell.combined.get(one.key), one, cell.planned_runs, mark)
                     for one, mark in zip(columns, marks, strict=True)
                 ],
             )
@@ -174,7 +189,8 @@ def _value_cell(value: ShownValue) -> Text:
 def ends_of(interval: Interval, column: Column, runs: int) -> str:
     """Return an interval as ``low-high``, or "" for an interval of length 0, as in trace replays.
 
-    If runs lack a value, the text ends with a count such as ``(3/5)``: 3 of 5 runs have a value.
+    If runs are missing or lack a value, the text ends with a count such as ``(3/5)``: 3 of 5 runs
+    have a value.
     """
     ends = ""
     if interval["low"] is not None:
@@ -224,7 +240,7 @@ def sweep_title(cells: Sequence[SchedulerResults]) -> str:
     schedulers = list(dict.fromkeys(cell.scheduler for cell in cells))
     if len(schedulers) == 1:
         return _of_one(cells, len(places), what)
-    if not can_tell(cells):
+    if not can_tell(cells) and all(_of_equal_seeds(one.cells) for one in places):
         return f"{_lowest(places, what)} (one seed, so no difference is significant)"
     if len(places) == 1:
         best = next((one for one in places[0].cells if one.scheduler == places[0].best), None)
@@ -317,8 +333,9 @@ def _of_column(cells: Sequence[SchedulerResults], column: Column) -> list[str]:
 def can_tell(cells: Iterable[SchedulerResults]) -> bool:
     """Return whether several seeds or trace replays allow a test of scheduler differences."""
     return any(
-        len(cell.runs) > 1 or (cell.combined["simulated"] and cell.combined.get("trace"))
-        for cell in cells
+        any(len(cell.runs) > 1 for cell in here)
+        or all(is_replay(run) for cell in here for run in cell.runs)
+        for here in by_place(cells).values()
     )
 
 
@@ -326,7 +343,8 @@ def marks_of(samples: Sequence[Sample], better: Better, *, in_seconds: bool = Fa
     """Mark each sample (a scheduler's values) as ``BEST``, ``WORST`` or ``NEITHER``.
 
     A sample is best if it is equal to or significantly better than every other sample. A sample is
-    worst if every other sample is equal to it or significantly better. Several seeds are compared
+    worst if every other sample is equal to it or significantly better. Samples with different seeds
+    get no marks. Several seeds are compared
     by the confidence interval of paired differences, and a single seed is compared by its values.
     If ``in_seconds`` is True, values are compared by paired ratios instead of paired differences.
     Values that agree in three digits count as equal. If all samples are equal, all get the mark
@@ -336,6 +354,8 @@ def marks_of(samples: Sequence[Sample], better: Better, *, in_seconds: bool = Fa
         return [NEITHER] * len(samples)
     known = [any(value.raw is not None for value in sample.values()) for sample in samples]
     defined = [sample for sample, there in zip(samples, known, strict=True) if there]
+    if len({frozenset(sample) for sample in defined}) > 1:
+        return [NEITHER] * len(samples)
     not_worse = partial(_not_worse, better=better, in_seconds=in_seconds)
     marks = iter([_mark(defined, row, not_worse) for row in range(len(defined))])
     return [next(marks) if there else NEITHER for there in known]
@@ -353,8 +373,8 @@ def _mark(samples: Sequence[Sample], row: int, not_worse: Callable[[Sample, Samp
 
 def _not_worse(one: Sample, other: Sample, better: Better, *, in_seconds: bool) -> bool:
     """Return whether the sample ``one`` equals ``other`` or is significantly better."""
-    seeds = sorted(one.keys() & other.keys())
-    if len(one.keys() | other.keys()) == 1:
+    seeds = sorted(one)
+    if len(seeds) == 1:
         return _badness(one, better)[1] <= _badness(other, better)[0]
     mine, theirs = ([side[seed] for seed in seeds] for side in (one, other))
     found = log_ratio(theirs, mine) if in_seconds else None

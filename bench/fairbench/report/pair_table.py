@@ -21,7 +21,7 @@ from fairbench.report.numbers import UNDEFINED, bounded, number
 from fairbench.report.table import MAX_WIDTH, first_fitting, plain_table, printed
 from fairbench.results.comparison import Contrast, MetricContrast, SchedulerResults, seed_text
 from fairbench.results.significance import MOST_SEEDS, POWER, Decision, Difference
-from fairbench.results.summary import NOBODY_NAMED, bases, is_nobody_named, values_of
+from fairbench.results.summary import NOBODY_NAMED, bases, is_nobody_named
 
 STYLES: dict[str, str] = {
     Decision.BETTER: "green",
@@ -138,6 +138,9 @@ def _contrast_answer(one: Contrast) -> str:
     undecided = sum(row.decision is Decision.INCONCLUSIVE for row in one.metrics)
     if not count and not undecided:
         return f"{name} and {against} are the same in {metrics}."
+    if not count and one.exact:
+        same = f"{total - undecided} of {metrics}; {undecided} cannot be compared"
+        return f"{name} and {against} are the same in {same}."
     if not count and len(one.seeds) == 1:
         return f"One seed cannot show a difference between {name} and {against}; {MORE}"
     few = f"{len(one.seeds)} seeds are too few to tell"
@@ -145,7 +148,8 @@ def _contrast_answer(one: Contrast) -> str:
         which = metrics if undecided == total else f"{undecided} of {metrics}"
         return f"{few} whether {name} differs from {against} in {which}."
     other = "1 other metric" if undecided == 1 else f"{undecided} other metrics"
-    rest = f" {few} for {other}." if undecided else ""
+    few = f" {other} cannot be compared." if one.exact else f" {few} for {other}."
+    rest = few if undecided else ""
     if count == 1:
         text = _changed(found[0])
         than = "as" if text.endswith("as high") else "than"
@@ -227,10 +231,9 @@ def _remarks(one: Contrast) -> Iterator[str]:
         yield (
             f"  {QUEUES_EMPTY[0].lower()}{QUEUES_EMPTY[1:]}, so throughput partly reflects the load"
         )
-    if len(one.seeds) > 1 and not any(map(_is_drawn, sides)):
-        yield (
-            "  all seeds gave the same results: differences are exact, but hold for this load only"
-        )
+    if one.exact:
+        gave = "all seeds gave" if len(one.seeds) > 1 else "in a replay, all seeds give"
+        yield f"  {gave} the same results: differences are exact, but hold for this load only"
     if any(is_nobody_named(side.first.summary) for side in sides):
         yield f"  {NOBODY_NAMED}"
     if lost := ("" if one.unlike else lost_between(one.baseline, one.other)):
@@ -245,15 +248,6 @@ def lost_between(first: SchedulerResults, second: SchedulerResults) -> str:
         return ""
     ours, others = ([side.by_seed[seed].summary for seed in seeds] for side in (first, second))
     return lost_against(ours, others, [first.scheduler, second.scheduler])
-
-
-def _is_drawn(side: SchedulerResults) -> bool:
-    """Return whether the runs depend on the seed, unlike runs that replay a trace."""
-    found = [
-        {key: one.raw for key, one in values_of(run.summary).items() if key != "seed"}
-        for run in side.runs
-    ]
-    return any(one != found[0] for one in found)
 
 
 def _pair_table(one: Contrast, layout: PairLayout) -> Table:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import exp, inf, isfinite, nan
 from pathlib import Path
@@ -47,15 +48,21 @@ from fairbench.results.summary import (
     value_of,
     values_of,
 )
+from fairbench.workloads.trace_workload import DRAWN
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
-    """A stored run, its experiment, and its summary, which includes metrics of comparisons."""
+    """A stored run, its experiment, and its summary, which includes metrics of comparisons.
+
+    ``planned`` has two sizes of the run's sweep, finished or not: ``planned_runs`` (the number of
+    seeds of this experiment) and ``sweep_points`` (the number of all points).
+    """
 
     run: StoredRun
     experiment: Experiment
     summary: Summary
+    planned: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,14 @@ class SchedulerResults:
     @cached_property
     def combined(self) -> Summary:
         """The combined summary, with the mean and interval of each metric over the runs."""
-        return self.known or combine_summaries([one.summary for one in self.runs])
+        if self.known:
+            return self.known
+        return combine_summaries([one.summary for one in self.runs]) | {**self.runs[0].planned}
+
+    @property
+    def planned_runs(self) -> int:
+        """The number of seeds that the sweep plans, including seeds that are not finished."""
+        return int(self.combined.get("planned_runs", len(self.combined["seeds"])))
 
     @cached_property
     def by_seed(self) -> Mapping[int, ComparedRun]:
@@ -87,6 +101,15 @@ class SchedulerResults:
         return next(iter(self.by_seed.values()))
 
     @property
+    def depends_on_seed(self) -> bool:
+        """Whether the results of the scheduler's runs differ between seeds."""
+        found = [
+            {key: one.raw for key, one in values_of(run.summary).items() if key != "seed"}
+            for run in self.runs
+        ]
+        return any(one != found[0] for one in found)
+
+    @property
     def demand_limited(self) -> bool:
         """Return whether queues were empty in some run, so that low demand limited the service."""
         return any(one.summary["demand_limited"] for one in self.runs)
@@ -95,14 +118,19 @@ class SchedulerResults:
 def compare_sweep(path: Path) -> list[SchedulerResults]:
     """Return the results of each scheduler and configuration in a sweep, in the sweep's order."""
     store = SweepStore(path)
-    return compare(store.finished().values(), store.alone())
+    return compare(store.finished().values(), store.alone(), store.points())
 
 
-def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[SchedulerResults]:
+def compare(
+    runs: Iterable[StoredRun],
+    alone: Mapping[str, AloneRows],
+    points: Mapping[str, str] | None = None,
+) -> list[SchedulerResults]:
     """Group finished runs by configuration and scheduler, in order of first appearance.
 
     ``alone`` has the latencies of clients that were simulated alone, by ``alone_key``. The sharing
-    incentive is computed only for clients in ``alone``. Raises DataError if an experiment cannot be
+    incentive is computed only for clients in ``alone``. ``points`` names all points of the sweep,
+    finished or not, by identity. Raises DataError if an experiment cannot be
     read, or if the code of an engine in a Python environment changed between runs.
     """
     read = [(run, experiment_of(run)) for run in runs]
@@ -114,13 +142,24 @@ def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[S
         best[key] = max(best.get(key, 0.0), run.summary["service_rate_tok_s"] or 0.0)
         if run.summary["notes"].get("min_entitlement_ratio") != NOT_CONTENDED:
             contended.add(key)
-    compared = []
+    compared, planned = [], _planned(points or {})
     for key, (run, experiment) in zip(keys, read, strict=True):
         summary = compared_summary(
             run.summary, best[key], alone.get(key, ()), contended=key in contended
         )
-        compared.append(ComparedRun(run, experiment, summary))
+        sizes = planned.get(run.manifest["spec_identity"], {}) if planned else {}
+        compared.append(ComparedRun(run, experiment, summary, sizes))
     return cells_of(compared)
+
+
+def _planned(points: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    """Return ``ComparedRun.planned`` for each point of a sweep, by identity."""
+    without_seed = {one: name.rpartition(", seed ")[0] for one, name in points.items()}
+    seeds = Counter(without_seed.values())
+    return {
+        one: {"planned_runs": seeds[name], "sweep_points": len(points)}
+        for one, name in without_seed.items()
+    }
 
 
 def cells_of(runs: Sequence[ComparedRun]) -> list[SchedulerResults]:
@@ -150,6 +189,22 @@ def experiment_of(run: StoredRun) -> Experiment:
     """
     path = run.path / EXPERIMENT
     return without_given(read_toml(path, str(path)))
+
+
+def is_replay(run: ComparedRun) -> bool:
+    """Return whether a run gives the same results with every seed.
+
+    These runs are simulated replays of a trace without random times, routers or decisions.
+    """
+    summary, cluster = run.summary, run.experiment.get("settings", {}).get("cluster", {})
+    random = (
+        DRAWN in str(summary.get("synthetic")),
+        summary.get("timing_error_pct"),
+        summary.get("routers"),
+        cluster.get("eviction_loss"),
+        "random" in (summary.get("local"), summary.get("gateway")),
+    )
+    return bool(summary.get("simulated") and summary.get("trace")) and not any(random)
 
 
 def alone_key(experiment: Experiment) -> str:
@@ -289,6 +344,18 @@ class Contrast:
     unlike: tuple[str, ...]
     metrics: tuple[MetricContrast, ...]
 
+    @property
+    def exact(self) -> bool:
+        """Whether the results do not depend on the seed, as in replays of a trace."""
+        sides = (self.baseline, self.other)
+        return _are_replays(*sides) or (
+            len(self.seeds) > 1 and not any(side.depends_on_seed for side in sides)
+        )
+
+
+def _are_replays(*sides: SchedulerResults) -> bool:
+    return all(is_replay(run) for side in sides for run in side.runs)
+
 
 def sides_of(runs: Iterable[ComparedRun]) -> list[SchedulerResults]:
     """Group runs by experiment, so that experiments can be compared seed by seed.
@@ -366,8 +433,10 @@ def _metric(
     )
     pairs = [one for one in zip(first, second, strict=True) if None not in (one[0].raw, one[1].raw)]
     entry = metric_of(metric)
-    found = difference(first, second, most=entry.most if entry else inf)
-    ratios = log_ratio(first, second) if entry and entry.unit == "s" else None
+    replay = _are_replays(baseline, other)
+    found = difference(first, second, most=entry.most if entry else inf, replay=replay)
+    in_seconds = entry is not None and entry.unit == "s"
+    ratios = log_ratio(first, second, replay=replay) if in_seconds else None
     deciding = ratios or found
     decision = deciding.decision(entry.better if entry else Better.NEITHER)
     row = MetricContrast(

@@ -177,8 +177,8 @@ class Difference:
     number of other seeds. ``low`` and ``high`` are the ends of the confidence interval of ``mean``,
     or None if unknown. ``deviation`` is the standard deviation of the difference over seeds. ``p``
     is the two-sided p-value for the hypothesis that the schedulers' means are equal. ``deviation``
-    and ``p`` are None for fewer than two seeds, and ``p`` is also None if values are only lower
-    bounds.
+    and ``p`` are None for a single seed of a random load, and ``p`` is also None if values are only
+    lower bounds.
     """
 
     runs: int
@@ -197,7 +197,7 @@ class Difference:
         The result is None if the value of any seed is missing, because values are rarely missing by
         chance.
         """
-        if self.undefined or self.runs < 2:
+        if self.undefined or self.deviation is None:
             return None
         if self.mean == 0 and self.deviation == 0 and not self.bounded:
             return 0
@@ -241,26 +241,32 @@ class Difference:
 
 
 def difference(
-    first: Sequence[Value], second: Sequence[Value], *, level: float = LEVEL, most: float = inf
+    first: Sequence[Value],
+    second: Sequence[Value],
+    *,
+    level: float = LEVEL,
+    most: float = inf,
+    replay: bool = False,
 ) -> Difference:
     """Return the paired difference of two schedulers' values, which are in the same seed order.
 
-    The metric's values must be between 0 and ``most``. Raises DataError for a value that is not a
-    number, and ValueError for unequal numbers of values.
+    The metric's values must be between 0 and ``most``. ``replay`` means that every seed gives the
+    same values, so that a single seed has an exact difference. Raises DataError for a value that is
+    not a number, and ValueError for unequal numbers of values.
     """
     pairs = list(zip(first, second, strict=True))
     defined = [pair for pair in pairs if pair[0].raw is not None and pair[1].raw is not None]
     undefined = len(pairs) - len(defined)
     if not defined:
         return Difference(0, undefined, None)
-    deltas = [_delta(*pair) for pair in defined]
+    deltas = [_delta(*pair) for pair in defined] * (2 if replay and len(defined) == 1 else 1)
     bound = bound_of_difference([one for one, _ in defined], [one for _, one in defined])
     average, low, high = t_interval(deltas, level=level, least=-most, most=most)
     if len(deltas) < 2:
         return Difference(1, undefined, average, bounded=bound != "")
     spread = deviation(deltas)
     return Difference(
-        len(deltas),
+        len(defined),
         undefined,
         average,
         low if bound in ("", ">") else None,
@@ -271,7 +277,9 @@ def difference(
     )
 
 
-def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | None:
+def log_ratio(
+    first: Sequence[Value], second: Sequence[Value], *, replay: bool = False
+) -> Difference | None:
     """Return the paired difference of the logarithms of two schedulers' values.
 
     If every wait falls to a tenth, the logarithms of short and long waits fall by the same amount.
@@ -281,7 +289,7 @@ def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | N
     if any(one.raw is None or one.bound or not _finite_number(one) > 0 for one in both):
         return None
     logs = [[Value(log(_finite_number(one))) for one in side] for side in (first, second)]
-    return difference(*logs)
+    return difference(*logs, replay=replay)
 
 
 def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | None:

@@ -352,13 +352,13 @@ class SweepStore:
 
         Raises DataError if a run cannot be read.
         """
-        order = self._identities()
         runs = {run.manifest["spec_identity"]: run for run in runs_in(self.runs) if _is_whole(run)}
-        return {one: runs[one] for one in order if one in runs}
+        return {one: runs[one] for one in self.points() if one in runs}
 
-    def _identities(self) -> list[str]:
-        index = read_json(self.path / "index.json")
-        return [point["identity"] for point in index["points"]]
+    def points(self) -> dict[str, str]:
+        """Return the names of all experiments of the sweep, finished or not, by identity."""
+        points = read_json(self.path / "index.json")["points"]
+        return {point["identity"]: point["name"] for point in points}
 
     def take_from(self, other: SweepStore, leave: Collection[str] = ()) -> None:
         """Copy finished runs, and stored latencies of clients simulated alone, from another sweep.
@@ -366,7 +366,7 @@ class SweepStore:
         Runs whose identity is in ``leave`` are not copied. Raises DataError if a run cannot be
         read.
         """
-        lacking = set(self._identities()) - set(self.finished())
+        lacking = self.points().keys() - self.finished().keys()
         for key, run in other.finished().items():
             if key in lacking and key not in leave:
                 hidden = self.runs / f".writing-{secrets.token_hex(8)}"

@@ -394,7 +394,12 @@ class Router(ABC):
         self.on_finish(request, worker, Segment("nothing", 0), now_s)
 
     def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
-        """Handle the report that a worker evicted the last ``evicted_tokens`` of ``prefix``."""
+        """Handle the report that a worker evicted the last ``evicted_tokens`` of ``prefix``.
+
+        The host reports evictions only if ``wants_evictions`` is true. The host does not report
+        which prefixes are cached: the router records the prompts that it routes to each worker, and
+        the outputs that ``on_finish`` reports.
+        """
 
     def on_weights(self) -> None:
         """Handle a change of weights; the host has already updated the weights in ``setup``."""

@@ -118,7 +118,7 @@ def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> No
 def as_settings(owner: str, params: Any) -> dict[str, Any]:
     """Convert parameters that are not None to settings; the inverse of ``make_params``."""
     params_class: type = type(params)
-    plain = adapter_of(params_class).dump_python(params, mode="json")
+    plain = adapter_of(params_class).dump_python(params, mode="json", warnings=False)
     return {f"{owner}.{name}": value for name, value in plain.items() if value is not None}
 
 

@@ -88,6 +88,9 @@ class RunningView(Protocol):
         """
 
 
+NEEDS_CACHE_AWARE = "match_order() needs cache_aware = True in the scheduler's class"
+
+
 class WaitingView(Protocol):
     """A scheduler's view of the waiting queue of its host.
 
@@ -119,11 +122,15 @@ class WaitingView(Protocol):
     def match_order(self, *, refresh: bool = True) -> Scan:
         """Return all waiting requests, longest cached prefix first, in the order of SGLang's LPM.
 
+        With ``refresh=True``, all prompts are matched with the prefix cache at the time of the
+        call. The scan keeps this order after an admission in the same pass, although the admission
+        may evict cached prefixes. With ``refresh=False``, requests keep the order of the previous
+        match, and new requests come last.
+
         Requests with cached prefixes of equal length keep their previous order. SGLang's in-batch
         deprioritisation puts a request last if at most 32 of its tokens are cached and an earlier
-        waiting request begins with the same 32 tokens. With ``refresh=False``, requests keep the
-        order of the previous match, and new requests come last. Only schedulers that declare
-        ``cache_aware`` may call ``match_order``.
+        waiting request begins with the same 32 tokens. Only schedulers that declare ``cache_aware``
+        may call ``match_order``.
         """
 
     def matched_tokens(self, request: Request) -> int:

@@ -17,6 +17,7 @@ from fairbench.workloads.traffic.recorded import ReplayTraffic
 KIND = "replay"  # the kind of arrivals and programs that replay a trace
 SCENARIO = "recorded"
 SYNTHETIC = "synthetic"
+DRAWN = "times and lengths are drawn from measured windows"
 MAX_DRAIN_S = 600.0
 WARMUP_SHARE, LONGEST_WARMUP_S = 0.1, 60.0
 
@@ -149,7 +150,7 @@ def synthetic_parts(params: TraceParams, trace: FileTraffic) -> list[str]:
     if params.spread:
         found.append("batched arrivals are spread out")
     if trace.drawn:
-        found.append("times and lengths are drawn from measured windows")
+        found.append(DRAWN)
     return found
 
 

@@ -13,8 +13,10 @@ from operator import attrgetter
 from typing import Any
 
 from fairbench.core import Request
+from fairbench.errors import UsageError
 from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS
 from fairbench.schedulers.views import (
+    NEEDS_CACHE_AWARE,
     ClientLoad,
     ListScan,
     ListView,
@@ -91,11 +93,13 @@ class LiveQueue(QueueView):
         )
 
     def match_order(self, *, refresh: bool = True) -> ListScan:
-        assert self._by_match is not None, "only for a scheduler that declares cache_aware"
+        if self._by_match is None:
+            raise UsageError(NEEDS_CACHE_AWARE)
         return self._by_match.match_order(refresh=refresh)
 
     def matched_tokens(self, request: Request) -> int:
-        assert self._by_match is not None, "only for a scheduler that declares cache_aware"
+        if self._by_match is None:
+            raise UsageError(NEEDS_CACHE_AWARE)
         return self._by_match.matched_tokens(request)
 
     def take_in(self, request: Request, *, first: bool = False) -> None:

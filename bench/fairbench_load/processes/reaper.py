@@ -19,18 +19,28 @@ import threading
 from contextlib import suppress
 
 HARNESS = 0  # the file descriptor of standard input, the pipe from the parent process
-PR_SET_CHILD_SUBREAPER = 36  # value of this constant in linux/prctl.h
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # values of these constants in linux/prctl.h
 
 
 def main() -> int:
     """Run the server until it ends; return its exit code, or 128 plus a signal's number."""
     grace_s, command = float(sys.argv[1]), sys.argv[2:]
+    before_start = None
     if sys.platform == "linux":
+        prctl = ctypes.CDLL(None).prctl
         # When the server ends, its children become children of the reaper.
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+        # If the reaper is killed, the kernel sends SIGTERM to the server. The kernel does so when
+        # the thread that started the server ends: the main thread, which waits for the server.
+        def before_start() -> None:
+            prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
     try:
         # The reaper finds remaining children of the server by the server's own process group.
-        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
+        server = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, process_group=0, preexec_fn=before_start
+        )
     except OSError as error:
         sys.stderr.write(f"{command[0]}: {error.strerror}\n")
         return 127

@@ -322,9 +322,8 @@ def place_sections(cells: Sequence[SchedulerResults]) -> Iterator[Section]:
         for cell in here:
             clients, which = shown_clients(cell.combined)
             rows.append([Cell(f"{cell.scheduler}: {which}" if which else cell.scheduler)])
-            runs = len(cell.combined["seeds"])
             for client in clients:
                 name = described(f"{INDENT}{client['client']}", client)
-                rows.append(plain_row(name, client, columns, runs))
+                rows.append(plain_row(name, client, columns, cell.planned_runs))
         headings = ["", *(column.title for column in columns)]
         yield Section(place, [Grid(headings, rows)], folded=True)

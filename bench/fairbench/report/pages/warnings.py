@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from fairbench.metrics.contention import hides_backlog
 from fairbench.metrics.shown_percentiles import ENOUGH, is_carried, shown_tail
-from fairbench.report.comparison_table import LIMITED, QUEUES_EMPTY
+from fairbench.report.comparison_table import LIMITED, QUEUES_EMPTY, unfinished
 from fairbench.report.numbers import latency, number, percent, whole
 from fairbench.report.result_lines import (
     NO_ORDER,
@@ -15,7 +15,7 @@ from fairbench.report.result_lines import (
     is_extrapolated,
 )
 from fairbench.results.comparison import SchedulerResults
-from fairbench.results.store import Summary, SweepStore, read_json
+from fairbench.results.store import Summary, SweepStore
 
 # keys of the notes that are about the whole run, not about a metric
 REMARKS = ("complete", "workers", "lateness", "errors", "estimated", "lengths", "cache", "dataset")
@@ -90,10 +90,7 @@ def _of_the_window(summary: Summary) -> Iterator[str]:
 
 def sweep_warnings(store: SweepStore, cells: Sequence[SchedulerResults]) -> Iterator[str]:
     """Yield warnings about missing, failed and doubtful runs, with the number of such runs."""
-    points = len(read_json(store.path / "index.json")["points"])
-    finished = sum(len(cell.runs) for cell in cells)
-    if finished < points:
-        yield f"Only {finished} of {points} points are finished."
+    yield from unfinished(cells)
     for name, error in store.failures().items():
         yield f"Failed: {name}: {error}"
     yield from counted_warnings([one.summary for cell in cells for one in cell.runs])
