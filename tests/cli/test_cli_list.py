@@ -165,4 +165,4 @@ class Mine:
 def test_a_users_own_parameter_has_the_meaning_of_its_docstring():
     lines = list(_part("mine", Mine, Mine.Params))
     assert lines[1] == "    mine.patience = 2.0  # the longest wait in s"
-    assert lines[3].startswith("    mine.quantum = 1  # service that a turn grants")
+    assert lines[3] == "    mine.quantum = 1", "the meaning of another scheduler's parameter"

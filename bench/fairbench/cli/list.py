@@ -167,7 +167,9 @@ def meaning_of(key: str, params: type | None) -> str:
     ours = params.__module__.startswith("fairbench")
     text = "" if ours else " ".join((params.__doc__ or "").split())
     said = re.search(rf"``{name}``:? (?:is )?(.+?)[.;](?: |$)", text)
-    return said[1].replace("``", "") if said else _meanings().get(key, _meanings().get(name, ""))
+    if said:
+        return said[1].replace("``", "")
+    return _meanings().get(key, _meanings().get(name, "")) if ours else ""
 
 
 def _workloads() -> Iterator[str]:

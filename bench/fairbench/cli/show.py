@@ -73,7 +73,7 @@ def _show_sweep(folder: Path, *, as_json: bool) -> None:
     if not cells:
         raise DataError(f"{folder}: no run of this sweep is finished")
     if as_json:
-        output.print_json({"cells": [execute.cell_json(cell) for cell in cells]})
+        output.print_json(execute.comparison_json(results.SweepStore(folder), cells))
     else:
         output.print_comparison(cells, folder)
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from fairbench.execute.live_runs import LiveFlags as LiveFlags
     from fairbench.execute.live_runs import check_live as check_live
     from fairbench.execute.live_runs import check_live_points as check_live_points
-    from fairbench.execute.repeats import cell_json as cell_json
+    from fairbench.execute.repeats import comparison_json as comparison_json
     from fairbench.execute.repeats import remarks_on as remarks_on
     from fairbench.execute.repeats import repeat as repeat
     from fairbench.execute.repeats import run_sweep as run_sweep
@@ -34,7 +34,7 @@ __getattr__ = lazy_names(
         "workload_check": "check_facts",
         "live_runs": "LiveFlags NO_FLAGS check_live check_live_points",
         "run_or_recover": "recover_run run_and_save run_unsaved",
-        "repeats": "cell_json remarks_on repeat run_sweep simulate_each",
+        "repeats": "comparison_json remarks_on repeat run_sweep simulate_each",
         "simulations": "estimate expected_requests outdated_runs OutdatedRun",
         "tasks": "Failure interruptible run_context",
     },

@@ -21,7 +21,14 @@ from fairbench.results.new_directories import (
     run_folder,
 )
 from fairbench.results.significance import INTERVALS_FILE, combine_summaries
-from fairbench.results.store import StoredRun, Summary, SweepStore, run_name, runs_in, write_json
+from fairbench.results.store import (
+    StoredRun,
+    Summary,
+    SweepStore,
+    run_name,
+    runs_in,
+    write_json,
+)
 from fairbench.results.sweeps import write_metrics
 
 
@@ -156,15 +163,21 @@ def run_sweep(
                 f"finished. Continue with: fairbench {command} --resume {store.path}"
             )
         cells = compare_sweep(store.path)
-        comparison = {
-            "sweep": store.path.name,
-            "path": str(store.path),
-            "failures": [{"point": name, "error": error} for name, error in failures],
-            "cells": [cell_json(cell) for cell in cells],
-        }
+        comparison = comparison_json(store, cells)
         write_json(store.path / "comparison.json", comparison)
         write_metrics(store.path, cells)
     return SweepOutcome(store, cells, failures, comparison)
+
+
+def comparison_json(store: SweepStore, cells: Sequence[SchedulerResults]) -> dict[str, Any]:
+    """Return the content of ``comparison.json``: the stored failures, and the compared cells."""
+    failures = store.failures().items()
+    return {
+        "sweep": store.path.name,
+        "path": str(store.path),
+        "failures": [{"point": name, "error": error} for name, error in failures],
+        "cells": [cell_json(cell) for cell in cells],
+    }
 
 
 def cell_json(cell: SchedulerResults) -> dict[str, Any]:

@@ -48,7 +48,7 @@ from fairbench.results.summary import (
     value_of,
     values_of,
 )
-from fairbench.workloads.trace_workload import DRAWN
+from fairbench.workloads.traces import DRAWN
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fairbench.errors import UsageError, printable, unknown_name
 from fairbench.workloads.model import MAX_NAME, Arrivals, Misbehaving, Scenario, WorkloadSpec
+from fairbench.workloads.traces import DRAWN
 from fairbench.workloads.traces.programs import FileTraffic
 from fairbench.workloads.traces.read import MAX_CLIENTS, TraceParams, check_params, read_trace
 from fairbench.workloads.traffic.recorded import ReplayTraffic
@@ -17,7 +18,6 @@ from fairbench.workloads.traffic.recorded import ReplayTraffic
 KIND = "replay"  # the kind of arrivals and programs that replay a trace
 SCENARIO = "recorded"
 SYNTHETIC = "synthetic"
-DRAWN = "times and lengths are drawn from measured windows"
 MAX_DRAIN_S = 600.0
 WARMUP_SHARE, LONGEST_WARMUP_S = 0.1, 60.0
 

@@ -25,6 +25,7 @@ MAPPED = (
 """The fields of a request record that the user can assign to columns by ``--map``."""
 
 NEEDED = ("time", "input_tokens", "output_tokens")
+DRAWN = "times and lengths are drawn from measured windows"  # such a trace depends on the seed
 ALL = "all"  # Requests without the name of a client belong to this single client.
 
 MAX_INPUT, MAX_OUTPUT = 10**7, 10**6
