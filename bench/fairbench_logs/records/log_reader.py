@@ -540,14 +540,18 @@ def _sample_values(rows: Sequence[Record], name: str) -> list[Any]:
 def _only_nested_column(name: str, nested: Mapping[str, list[Any]]) -> list[naming.FieldColumn]:
     """Return a list with the nested column for the field ``name``, or [] if no column fits.
 
-    A column name that occurs in several nested objects is ignored.
+    A column name that occurs in several nested objects is ignored. Objects such as users and models
+    have a column ``id``, too, so ``id`` alone names no request.
     """
+    nested = {one: values for one, values in nested.items() if not naming.means_other(name, one)}
     ends: dict[str, str] = {}
     # A name such as ``user.id`` is recognised in any nested object of a record.
     for parts in (2, 1):
         tails = [".".join(one.split(".")[-parts:]) for one in nested]
         count = Counter(tails)
         ends |= {tail: one for tail, one in zip(tails, nested, strict=True) if count[tail] == 1}
+    if name == "request_id":
+        ends = {tail: one for tail, one in ends.items() if naming.plain(tail) != "id"}
     found = naming.recognised(name, ends, {end: nested[one] for end, one in ends.items()})
     right = [one for one in found if any(naming.can_hold(name, v) for v in nested[ends[one.name]])]
     return [naming.FieldColumn(ends[one.name], one.unit) for one in right[:1]]
