@@ -184,6 +184,25 @@ def plain(name: str) -> str:
     return "" if len(name) > LONGEST else _MARKS.sub("", name).lower()
 
 
+_ANSWERS = {"response", "resp", "http", "request", "req", "result", "meta", "metainfo", "upstream"}
+_VAGUE = {"status", "error", "code", "state", "result", "outcome"}
+
+
+def sign_name(name: str) -> str:
+    """Return a column's name as ``plain`` does, without the objects that describe an answer.
+
+    For example, ``http.response.status_code`` becomes ``statuscode``, and ``finish_reason.type``
+    becomes ``finishreason``. A vague word keeps the word ``response``, so that ``result.status``
+    becomes ``responsestatus``.
+    """
+    parts = name.removesuffix(".type").split(".")
+    outer = next(
+        (n for n, one in enumerate(parts[:-1]) if plain(one) not in _ANSWERS), len(parts) - 1
+    )
+    text = plain(".".join(parts[outer:]))
+    return f"response{text}" if outer and text in _VAGUE else text
+
+
 def can_hold(field: str, value: Any) -> bool:
     """Return whether a field can contain a value of this type and magnitude."""
     if field in MOMENTS:

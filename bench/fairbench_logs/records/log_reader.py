@@ -64,7 +64,7 @@ class ReadOptions:
         line: The number, from 1, of the run in a file with several runs; 0 for the only run.
         line_flag: The name of the flag that sets ``line``, for error messages.
         signs: The names of columns that state how a request ended, in the form that
-            ``column_names.plain`` returns.
+            ``column_names.sign_name`` returns.
         convert: Functions, by field, that take a value and its location and convert the value.
     """
 
@@ -358,10 +358,9 @@ class _Reader:
                 self._ranks.setdefault(key, rank)
                 kept = self._found.setdefault(key, _Values(column.unit))
                 kept.add(begin, self._packed(name, values), values)
-        for name in keys:
-            if naming.plain(name) in self._asked.signs:
-                values = self._column_values(rows, name)
-                self._signs.setdefault(name, _Values(None)).add(begin, values, values)
+        for name, found in self._signs.items():
+            values = self._column_values(rows, name)
+            found.add(begin, values, values)
         self._note_odd(rows, chosen, begin)
         self._places += places
 
@@ -416,6 +415,8 @@ class _Reader:
         nested = self._nested_samples(samples, rows)
         for name, values in chain(samples.items(), nested.items()):
             self._samples.setdefault(name, values)
+            if naming.sign_name(name) in self._asked.signs:
+                self._signs.setdefault(name, _Values(None))
         fields = {
             name: self._columns_of(name, samples, nested, rows)
             for name in dict.fromkeys((*self._asked.fields, *self._asked.names))

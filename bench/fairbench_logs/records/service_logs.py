@@ -456,7 +456,9 @@ def _sglang_requests(record: Record, where: str) -> Iterator[Object]:
     """
     if record.get("event") == "request.finished":
         latency = inner(record, "out", "meta_info", "e2e_latency")
-        yield _with_start(record, record.get("timestamp"), latency)
+        reason = inner(record, "out", "meta_info", "finish_reason")
+        made = _with_start(record, record.get("timestamp"), latency)
+        yield made if reason is None else {**made, "finish_reason": reason}
 
 
 SGLANG = Layout(
