@@ -234,6 +234,17 @@ NGINX = Layout(
     "nginx", _is_nginx, _known("start", "end"), spread=_logged_at_end(_NGINX_TIMES, "request_time")
 )
 
+# In the access log of the web server Caddy, ``ts`` is the time at which a request ended.
+CADDY = Layout(
+    "caddy",
+    lambda first: (
+        str(first.get("logger")).startswith("http.log.access")
+        and {"ts", "duration"} <= first.keys()
+    ),
+    _known("start", "end"),
+    spread=_logged_at_end(("ts",), "duration"),
+)
+
 # The access log of the proxy Envoy has %START_TIME%, and %DURATION% in milliseconds.
 ENVOY = Layout(
     "envoy",
@@ -486,5 +497,5 @@ WILDCHAT = Layout(
 
 EXPORTS: tuple[Layout, ...] = (
     *(SGLANG, OPENINFERENCE, OTEL, LITELLM, LANGSMITH, LANGFUSE, HELICONE, OPENROUTER),
-    *(CLOUDFLARE, NGINX, ENVOY, AGENTGATEWAY, VIDUR, BEDROCK, TRANSCRIPT, WILDCHAT),
+    *(CLOUDFLARE, NGINX, CADDY, ENVOY, AGENTGATEWAY, VIDUR, BEDROCK, TRANSCRIPT, WILDCHAT),
 )
