@@ -238,6 +238,7 @@ def test_the_line_with_the_most_output_describes_a_request(write):
     [
         ({"user": {"created_at": 5}, "time": ...}, "start"),
         ({"account": {"plan": {"start": 5}}, "time": ...}, "start"),
+        ({"model_info": {"created": 5}, "time": ...}, "start"),
         ({"limits": {"input_tokens": 8192}, "input_tokens": ...}, "input_tokens"),
         ({"rate_limit": {"output_tokens": 8192}, "output_tokens": ...}, "output_tokens"),
         ({"slo": {"ttft": 0.5}, "ttft": ...}, "first_token or ttft"),
@@ -249,6 +250,12 @@ def test_a_nested_column_of_another_meaning_is_not_read(write, column, missing):
     with pytest.raises(DataError, match=f"needs {missing}, which the file lacks") as failed:
         read_scored([write(rows_of(**column))])
     assert "Did you mean" not in str(failed.value)
+
+
+@pytest.mark.parametrize("outer", ["user_request", "model_timing", "target_server", "limiter"])
+def test_a_nested_column_of_a_request_is_read(write, outer):
+    rows = rows_of(**{outer: lambda n: {"start_time": 5.0 * n, "latency": 2.5}}, latency=...)
+    assert both(write([without(row, "time") for row in rows]))[1].end_s.tolist()[-1] == 27.5
 
 
 @pytest.mark.parametrize("logged", ["time", "timestamp", "ts", "@timestamp"])

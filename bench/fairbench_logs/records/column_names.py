@@ -154,6 +154,7 @@ _OTHER |= {"slo", "slos", "sla", "slas", "target", "targets", "threshold", "thre
 _SETTINGS = {"config", "configuration", "settings", "network"}
 _OWNERS = {"user", "model", "key", "apikey", "org", "organization", "account", "customer"}
 _OWNERS |= {"tenant", "team", "project", "consumer", "subscription", "deployment"}
+_FACTS = {"info", "data", "details", "profile", "meta", "metadata"}  # as in ``user_info``
 
 
 class FieldColumn(NamedTuple):
@@ -223,7 +224,8 @@ def means_other(field: str, name: str) -> bool:
 
     For example, ``limits.input_tokens`` counts no tokens, and ``user.created_at`` is no start.
     """
-    around = {word.lower() for one in name.split(".")[:-1] for word in (one, *_words_of(one))}
+    outer = ([word.lower() for word in _words_of(one)] for one in name.split(".")[:-1])
+    around = {next((w for w in words[::-1] if w not in _FACTS), "") for words in outer}
     wrong = _OTHER if field in LABELS else _OTHER | _SETTINGS
     if field in MOMENTS:
         wrong = wrong | _OWNERS
