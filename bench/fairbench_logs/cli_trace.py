@@ -80,6 +80,7 @@ def inspect(
         "unit": read.unit,
         "nameless": read.nameless,
         "cached": read.cached,
+        "repeated": read.repeated,
         "synthetic": "; ".join(workloads.synthetic_parts(params, read.trace)),
         **traces.facts_of_table(table),
     }

@@ -99,6 +99,12 @@ def nginx(n, at_s, client, read, written):
     return row | {"prompt_tokens": read, "completion_tokens": written}
 
 
+def caddy(n, at_s, client, read, written):
+    row = {"logger": "http.log.access.log0", "ts": START_S + at_s + 2, "duration": 2.0}
+    row |= {"status": 200, "user_id": client, "request": {"remote_ip": "192.0.2.1"}}
+    return row | {"prompt_tokens": read, "completion_tokens": written}
+
+
 def envoy(n, at_s, client, read, written):
     row = {"start_time": iso(at_s), "duration": 2000, "response_code": 200, "user": client}
     return row | {"input_tokens": read, "output_tokens": written, "response_flags": "-"}
@@ -169,7 +175,18 @@ WRITERS = {
     one.__name__: one
     for one in (
         *(litellm, langfuse, langsmith, otel, openinference, helicone, openrouter, cloudflare),
-        *(nginx, envoy, agentgateway, bedrock, transcript, vllm_log, vidur, wildchat, access),
+        *(
+            nginx,
+            caddy,
+            envoy,
+            agentgateway,
+            bedrock,
+            transcript,
+            vllm_log,
+            vidur,
+            wildchat,
+            access,
+        ),
         *(apache, nested),
     )
 }

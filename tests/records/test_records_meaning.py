@@ -205,6 +205,78 @@ def test_lines_of_one_request_count_once_and_repeated_ids_do_not(write):
 
 
 @pytest.mark.parametrize(
+    "columns",
+    [
+        {"user": lambda n: {"id": "ab"[n % 2]}, "client": ...},
+        {"model": {"id": "llama"}},
+        {"id": "resp"},  # of both clients
+        {"message_id": "m0", "client": "a"},
+        {"request_id": "r0"},  # of both clients
+    ],
+)
+def test_ids_of_other_things_merge_no_requests(write, columns):
+    rows = [row for n in range(4) for row in rows_of(ttft=..., latency=..., **columns)]
+    assert len(read_trace(TraceParams(str(write(rows)))).trace.table(0)) == 24
+
+
+def test_the_line_with_the_most_output_describes_a_request(write):
+    first = {"output_tokens": 0, "ttft": None, "latency": 0.1, "error": "cut", "prompt": "x" * 500}
+    partial = {"output_tokens": 20, "latency": 1.0}
+    rows = [row | {"id": f"r{n}"} for n, row in enumerate(rows_of())]
+    path = write([row | more for row in rows for more in (first, partial, {})])
+    scored, table = both(path)
+    assert (scored.failed, scored.requests.output_tokens.tolist()) == (0, [50] * 6)
+    assert (scored.last_token_s - scored.requests.arrival_s).tolist() == [2.5] * 6
+    assert (table.end_s - table.arrival_s).tolist() == [2.5] * 6
+    assert len(table.blocks) == 6 * 6  # the prompt that only the first line states
+    shown = CliRunner().invoke(app, ["trace", "inspect", str(path)]).stdout
+    assert "12 lines repeat the id of a request" in shown
+
+
+@pytest.mark.parametrize(
+    ("column", "missing"),
+    [
+        ({"user": {"created_at": 5}, "time": ...}, "start"),
+        ({"account": {"plan": {"start": 5}}, "time": ...}, "start"),
+        ({"model_info": {"created": 5}, "time": ...}, "start"),
+        ({"limits": {"input_tokens": 8192}, "input_tokens": ...}, "input_tokens"),
+        ({"rate_limit": {"output_tokens": 8192}, "output_tokens": ...}, "output_tokens"),
+        ({"slo": {"ttft": 0.5}, "ttft": ...}, "first_token or ttft"),
+        ({"network": {"latency": 0.002}, "latency": ...}, "end or latency"),
+        ({"ratelimit": {"user": "tier"}, "client": ...}, "client"),
+    ],
+)
+def test_a_nested_column_of_another_meaning_is_not_read(write, column, missing):
+    with pytest.raises(DataError, match=f"needs {missing}, which the file lacks") as failed:
+        read_scored([write(rows_of(**column))])
+    assert "Did you mean" not in str(failed.value)
+
+
+@pytest.mark.parametrize("outer", ["user_request", "model_timing", "target_server", "limiter"])
+def test_a_nested_column_of_a_request_is_read(write, outer):
+    rows = rows_of(**{outer: lambda n: {"start_time": 5.0 * n, "latency": 2.5}}, latency=...)
+    assert both(write([without(row, "time") for row in rows]))[1].end_s.tolist()[-1] == 27.5
+
+
+@pytest.mark.parametrize("logged", ["time", "timestamp", "ts", "@timestamp"])
+@pytest.mark.parametrize("started", ["start_time", "request_start", "arrival", "started_at"])
+def test_the_start_is_read_before_the_time_of_the_log_line(write, logged, started):
+    rows = rows_of(**{"time": ..., logged: lambda n: 3.0 * n + 9, started: lambda n: 5.0 * n})
+    scored, table = both(write(rows))
+    assert scored.requests.arrival_s.tolist() == [0, 5, 10, 15, 20, 25]
+    assert table.arrival_s.tolist() == [0, 5, 10, 15, 20, 25]
+    # The start of the run is no start of a request.
+    assert both(write([row | {started: 7} for row in rows]))[1].arrival_s[-1] == 15
+
+
+@pytest.mark.parametrize("column", ["requests", "n_requests", "Number of requests", "calls"])
+def test_a_usage_report_is_not_read_as_requests(write, column):
+    with pytest.raises(DataError, match=f"{column} = 5: a row counts several requests"):
+        read_trace(TraceParams(str(write(rows_of(**{column: lambda n: n})))))
+    assert len(both(write(rows_of(**{column: 1})))[1]) == 6
+
+
+@pytest.mark.parametrize(
     ("field", "possible", "impossible"),
     [
         ("start", [1_795_154_400, "2026-11-20T06:00:00Z", "12.5"], ["cold", "", [1]]),

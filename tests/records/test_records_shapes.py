@@ -179,6 +179,15 @@ def test_nginx_gives_the_most_precise_time(finest, tmp_path):
     assert (table.end_s - table.arrival_s).tolist() == pytest.approx([2.0] * COUNT, abs=1e-6)
 
 
+def test_caddy_logs_a_request_at_its_end(tmp_path):
+    line = {"logger": "http.log.access", "prompt_tokens": 9, "completion_tokens": 4, "status": 200}
+    rows = [line | {"ts": START_S + end, "duration": took} for end, took in ((10, 1.0), (14, 3.5))]
+    read = read_trace(TraceParams(str(write(tmp_path / "log.jsonl", rows))))
+    table = read.trace.table(0)
+    assert (read.format, table.arrival_s.tolist()) == ("caddy", [0.0, 1.5])
+    assert table.end_s.tolist() == [1.0, 5.0]
+
+
 def test_openinference_spans_in_otlp_and_a_session_of_two_clients(tmp_path):
     def make(n, at_s, client, read):
         found = {"openinference.span.kind": "LLM", "user.id": client, "session.id": "s"}

@@ -76,6 +76,20 @@ def test_one_file_of_vllm_per_client_is_one_run(tmp_path):
     assert scored.programs.program_id.tolist() == [0, 1, 2]  # row 1 of both files
 
 
+def test_any_list_of_a_run_can_be_mapped(tmp_path):
+    """The run has a list of latencies under another name, and a list of other length."""
+    record = bench(REQUESTS, e2els=[3.0, 3.0, 0.0], tenants=["ann", "bob", "ann"], rates=[1.0])
+    del record["itls"]
+    path = lines(tmp_path / "run.json", [record])
+    with pytest.raises(
+        DataError, match=r"it has .*, e2els, tenants\).* Did you mean latency=e2els"
+    ):
+        read_scored([path])
+    scored = read_scored([path], names={"latency": "e2els", "client": "tenants"})
+    assert scored.clients == ("ann", "bob")
+    np.testing.assert_allclose(scored.requests.finish_s, [3.0, 4.0, np.nan])
+
+
 def test_one_folder_of_aiperf_per_client_is_one_run(tmp_path):
     """bob has the same clock as ann. His warm-up does not count, and her second request failed."""
     paths = [write_aiperf(tmp_path, client) for client in ("ann", "bob")]

@@ -41,6 +41,20 @@ FAILURES = [
     *(("finish_reason", "stop", "abort"), ("stop_reason", "end_turn", "error")),
     *(("status", "done", "disconnected"), ("status", "Passed", "KILLED")),
     *(("error", {}, {"code": 500}), ("error", [], ["boom"]), ("error", "-", "boom")),
+    *(
+        ("was_cancelled", False, True),
+        ("outcome", "success", "failed"),
+        ("result", "ok", "timeout"),
+    ),
+    *(("state", "FINISHED", "FAILED"), ("response_status_code", 200, 503), ("code", 200, 503)),
+    *(("http.response.status_code", 200, 503), ("status_code", 200, 0), ("status", "200", "-1")),
+    *(("grpc_status", 0, 14), ("rpc.grpc.status_code", "OK", "UNAVAILABLE"), ("success", "t", "f")),
+    *(("response", {"status": 200}, {"status": 500}), ("meta", {"ok": True}, {"ok": False})),
+    *(("response", {"error": None}, {"error": "boom"}), ("cancelled", "f", "t")),
+    *(("result", {"finish_reason": {"type": "stop"}}, {"finish_reason": {"type": "abort"}}),),
+    *(("error", "[]", "['boom']"), ("error", "0.0", "1.0"), ("error", "no error", "boom")),
+    *(("error", "ok", "boom"), ("error_code", 200, 500), ("failed", "n", "y")),
+    ("error_code", 0, 110),  # a timeout, as Linux numbers it
 ]
 
 
@@ -57,9 +71,12 @@ def test_a_failure_given_as_text_counts(tmp_path, column, good, bad):
     assert ended(as_csv(tmp_path, column, good, bad)) == (1, 0)
 
 
-@pytest.mark.parametrize(("column", "bad"), [("status_code", 429), ("http_status", "403")])
-def test_an_http_status_marks_refused_requests(tmp_path, column, bad):
-    assert ended(scored(tmp_path, column, 200, bad)) == (0, 1)
+@pytest.mark.parametrize(
+    ("column", "good", "bad"),
+    [("status_code", 200, 429), ("http_status", 200, "403"), ("grpc_code", "OK", 8)],
+)
+def test_a_status_marks_refused_requests(tmp_path, column, good, bad):
+    assert ended(scored(tmp_path, column, good, bad)) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +89,13 @@ def test_an_http_status_marks_refused_requests(tmp_path, column, bad):
         ("timeout", 30, 60),  # a limit
         ("failures", 0, 3),
         ("exceptions", "", "some"),
+        ("code", 0, 503),  # a column without a code of success
+        ("state", "CA", "OK"),
+        ("result", "true", "false"),  # an answer
+        ("result", "17", "404"),
+        ("response", {"status": "completed"}, {"status": "incomplete"}),  # cut at the limit
+        ("tool", {"status_code": 200}, {"status_code": 500}),
+        ("response", {"state": "done"}, {"state": "failed"}),
     ],
 )
 def test_other_values_are_not_failures(tmp_path, column, good, other):
@@ -100,3 +124,19 @@ def test_a_user_may_map_another_column(tmp_path):
         "fields",
         "1 request that has the unknown status 'red', and is judged by the other fields",
     )
+
+
+def test_an_aborted_request_of_sglang_failed(tmp_path):
+    meta = {"prompt_tokens": 9, "completion_tokens": 5, "e2e_latency": 1.0, "ttft": 0.1}
+    lines = [
+        {
+            "event": "request.finished",
+            "rid": f"{at}",
+            "timestamp": at + 1.0,
+            "out": {"meta_info": one},
+        }
+        for at in range(10)
+        for one in [meta | {"finish_reason": {"type": "abort" if at == 3 else "stop"}}]
+    ]
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert ended(read_scored([tmp_path / "log.jsonl"])) == (1, 0)

@@ -49,6 +49,19 @@ def older_guidellm():
     return content
 
 
+def guidellm_without_computed_fields(first="first_token_iteration", count="total_tokens"):
+    content = guidellm()
+    for found in content["benchmarks"][0]["requests"].values():
+        for row in found or ():
+            start, ttft_ms = row.pop("request_start_time"), row.pop("time_to_first_token_ms")
+            times = {"request_start": start, "request_end": row.pop("request_end_time")}
+            row["info"] = {"timings": times | {first: ttft_ms and start + ttft_ms / 1000}}
+            row["input_metrics"] = {count: row.pop("prompt_tokens")}
+            row["output_metrics"] = {count: row.pop("output_tokens")}
+            del row["request_latency"]
+    return content
+
+
 def inference_perf(old=False):
     rows = []
     for _, start, first, end, read, wrote in REQUESTS:
@@ -115,6 +128,8 @@ def written(path, content, name="export.json"):
     [
         ("guidellm", guidellm()),
         ("guidellm", older_guidellm()),
+        ("guidellm", guidellm_without_computed_fields()),
+        ("guidellm", guidellm_without_computed_fields("first_iteration", "text_tokens")),
         ("inference-perf", inference_perf()),
         ("inference-perf", inference_perf(old=True)),
         ("genai-perf", genai_perf()),

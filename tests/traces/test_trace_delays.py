@@ -90,6 +90,10 @@ def test_delays_are_written_and_read_again(read, tmp_path):
         ([step("a", 9), step("a", 9, delay=-3)], "line 2: delay = -3: must be at least 0"),
         ([step("a", 9), step("a", 9, delay="x")], "line 2: delay = 'x': must be a number"),
         ([step("a", 9, delay=1), step("", 9, delay=1)], "line 2: no column for time"),
+        (
+            [step("a", 9, delay=2), step("b", 9, timestamp=7), step("a", 9, timestamp=9000)],
+            "line 3: timestamp = 9000: the first step of session 'a' has no time",
+        ),
         ([{"input_length": 9, "output_length": 3, "delay": 3}], "line 1: no column for time"),
     ],
 )

@@ -13,7 +13,8 @@ All layouts convert times to seconds. The known files, and the documents that de
 - GuideLLM: ``benchmarks.json``, runs with their requests grouped by outcome. A request's fields
   follow ``GenerativeRequestStats`` (schemas/request_stats.py of vllm-project/guidellm at 06cef29).
   Files of versions before 0.4 have the fields ``start_time``, ``end_time`` and
-  ``first_token_time``. Requests that were cut off at the end of a run are unfinished.
+  ``first_token_time``. Requests may have only their ``info.timings``, ``input_metrics`` and
+  ``output_metrics``. Requests that were cut off at the end of a run are unfinished.
 - inference-perf: ``per_request_lifecycle_metrics.json``, a list of requests. A request's fields
   follow ``RequestLifecycleMetric`` and ``InferenceInfo`` (apis/base.py of
   kubernetes-sigs/inference-perf at 03e89d4); earlier versions put counts into ``info``.
@@ -307,18 +308,28 @@ def _guidellm_request(row: Object, status: str | None) -> Object:
     start = first_of(row, "request_start_time", "start_time")
     start = inner(timings, "request_start") if start is None else start
     end = first_of(row, "request_end_time", "end_time")
+    end = inner(timings, "request_end") if end is None else end
+    first = row.get("first_token_time")
+    first = (
+        first_of(timings, "first_token_iteration", "first_iteration") if first is None else first
+    )
     latency = row.get("request_latency")
     ttft = scaled(row.get("time_to_first_token_ms"), 1e-3)
     return request(
         row,
         start=start,
-        ttft=time_difference(row.get("first_token_time"), start) if ttft is None else ttft,
+        ttft=time_difference(first, start) if ttft is None else ttft,
         latency=None if status else time_difference(end, start) if latency is None else latency,
-        input_tokens=row.get("prompt_tokens"),
-        output_tokens=row.get("output_tokens"),
+        input_tokens=_guidellm_count(row, "prompt_tokens", "input_metrics"),
+        output_tokens=_guidellm_count(row, "output_tokens", "output_metrics"),
         status=status,
         request_id=row.get("request_id"),
     )
+
+
+def _guidellm_count(row: Object, name: str, metrics: str) -> Any:
+    count = row.get(name)
+    return first_of(row.get(metrics), "total_tokens", "text_tokens") if count is None else count
 
 
 GUIDELLM = layout(

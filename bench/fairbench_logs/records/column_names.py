@@ -33,11 +33,12 @@ LAST = ("end", "latency", "itls")  # fields that state when the last token arriv
 # case and contain no separators, as ``plain`` returns them.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "start": (
-        *("start", "time", "timestamp", "t", "ts", "arrival", "arrivaltime", "arrivaltimestamp"),
-        *("arrivedat", "starttime", "starttimestamp", "requesttime", "requesttimestamp", "reqtime"),
-        *("requestcreatedat", "requestedat", "requeststart", "requeststarttime", "submit"),
-        *("submittime", "submittedat", "startedat", "createdat", "createdtime", "created"),
-        *("datetime", "date", "eventtime", "tstamp"),
+        # A log may state the start beside the time at which the line was written.
+        *("start", "arrival", "arrivaltime", "arrivaltimestamp", "arrivedat", "starttime"),
+        *("starttimestamp", "requeststart", "requeststarttime", "requeststartedat", "requestedat"),
+        *("submit", "submittime", "submittedat", "startedat", "time", "timestamp", "t", "ts"),
+        *("requesttime", "requesttimestamp", "reqtime", "requestcreatedat", "createdat"),
+        *("createdtime", "created", "datetime", "date", "eventtime", "tstamp"),
     ),
     "client": (
         *("client", "tenant", "user", "clientid", "tenantid", "userid", "clientname", "username"),
@@ -147,6 +148,15 @@ _NO_TIME |= {"tokens", "status", "code", "version", "url", "path", "size", "byte
 _NO_TIME |= {"min", "max", "mean", "avg", "median", "p50", "p90", "p95", "p99"}
 
 
+# Objects whose nested columns have other meanings, such as ``limits.input_tokens``.
+_OTHER = {"limit", "limits", "quota", "quotas", "ratelimit", "ratelimits", "budget", "budgets"}
+_OTHER |= {"slo", "slos", "sla", "slas", "target", "targets", "threshold", "thresholds"}
+_SETTINGS = {"config", "configuration", "settings", "network"}
+_OWNERS = {"user", "model", "key", "apikey", "org", "organization", "account", "customer"}
+_OWNERS |= {"tenant", "team", "project", "consumer", "subscription", "deployment"}
+_FACTS = {"info", "data", "details", "profile", "meta", "metadata"}  # as in ``user_info``
+
+
 class FieldColumn(NamedTuple):
     """The column that holds a field: its name, and the unit of time that its name contains."""
 
@@ -175,6 +185,25 @@ def plain(name: str) -> str:
     return "" if len(name) > LONGEST else _MARKS.sub("", name).lower()
 
 
+_ANSWERS = {"response", "resp", "http", "request", "req", "result", "meta", "metainfo", "upstream"}
+_VAGUE = {"status", "error", "code", "state", "result", "outcome"}
+
+
+def sign_name(name: str) -> str:
+    """Return a column's name as ``plain`` does, without the objects that describe an answer.
+
+    For example, ``http.response.status_code`` becomes ``statuscode``, and ``finish_reason.type``
+    becomes ``finishreason``. A vague word keeps the word ``response``, so that ``result.status``
+    becomes ``responsestatus``.
+    """
+    parts = name.removesuffix(".type").split(".")
+    outer = next(
+        (n for n, one in enumerate(parts[:-1]) if plain(one) not in _ANSWERS), len(parts) - 1
+    )
+    text = plain(".".join(parts[outer:]))
+    return f"response{text}" if outer and text in _VAGUE else text
+
+
 def can_hold(field: str, value: Any) -> bool:
     """Return whether a field can contain a value of this type and magnitude."""
     if field in MOMENTS:
@@ -188,6 +217,19 @@ def can_hold(field: str, value: Any) -> bool:
     if field in ("itls", "gaps", "hash_ids"):
         return isinstance(value, list | str)
     return field == "text" or not isinstance(value, list | dict)
+
+
+def means_other(field: str, name: str) -> bool:
+    """Return whether the objects around a nested column exclude that the column holds a field.
+
+    For example, ``limits.input_tokens`` counts no tokens, and ``user.created_at`` is no start.
+    """
+    outer = ([word.lower() for word in _words_of(one)] for one in name.split(".")[:-1])
+    around = {next((w for w in words[::-1] if w not in _FACTS), "") for words in outer}
+    wrong = _OTHER if field in LABELS else _OTHER | _SETTINGS
+    if field in MOMENTS:
+        wrong = wrong | _OWNERS
+    return field != "max_tokens" and not wrong.isdisjoint(around)
 
 
 def recognised(
@@ -210,7 +252,9 @@ def recognised(
         elif unit and plain(text) in rank and (field in TIMES):
             found.append((rank[plain(text)], FieldColumn(name, unit)))
     columns = [column for _, column in sorted(found, key=lambda one: one[0])]
-    columns = _without_durations(columns, names, values) if field == "start" else columns
+    if field == "start":
+        columns = _without_durations(columns, names, values)
+        columns.sort(key=lambda one: _is_constant(one, values))
     right = [one for one in columns if _mostly_fit(field, values.get(one.name, []), empty=True)]
     return right if right or field in (*LABELS, "itls", "gaps") else columns
 
@@ -230,6 +274,12 @@ def _without_durations(
     )
     beside = {"requesttime": texts or dates, "reqtime": texts or dates, "time": dates}
     return [one for one in columns if not beside.get(plain(one.name)) or _is_dated(one, values)]
+
+
+def _is_constant(column: FieldColumn, values: Mapping[str, list[Any]]) -> bool:
+    """Return whether a column such as ``start_time`` states the start of the whole run."""
+    named = plain(split_unit(column.name)[0]) not in ("start", "time", "timestamp", "t", "ts")
+    return named and len({*map(str, values.get(column.name, ()))}) == 1
 
 
 def _is_dated(column: FieldColumn, values: Mapping[str, list[Any]]) -> bool:
@@ -258,7 +308,8 @@ def nearest(field: str, values: Mapping[str, list[Any]], taken: Iterable[str]) -
     for name in sorted(set(values).difference(taken)):
         words = [one.lower() for one in _words_of(name.rpartition(".")[2])]
         wrong = words[-1] in _NO_TIME if timed else field in COUNTS and words[-1] in _NAMED_UNITS
-        if not wrong and not name.startswith(OWN) and _mostly_fit(field, values[name]):
+        wrong = wrong or name.startswith(OWN) or means_other(field, name)
+        if not wrong and _mostly_fit(field, values[name]):
             by_plain.setdefault(plain(name), name)
             by_plain.setdefault("".join(words), name)
     near = [

@@ -57,6 +57,11 @@ def _run_of_lists(item: Object, where: str, columns: Mapping[str, str], *, at_on
             raise DataError(
                 f"{where}: {name!r} ({field}) must be a list as long as the other lists"
             )
+    # ``--map`` may name any other list with a value for each request.
+    others = {
+        name: one for name, one in item.items() if isinstance(one, list) and len(one) == length
+    }
+    lists = others | lists
     rows = [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
     if at_once:
         rows = [{**row, columns["start"]: 0.0} for row in rows]

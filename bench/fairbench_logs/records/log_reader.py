@@ -64,7 +64,7 @@ class ReadOptions:
         line: The number, from 1, of the run in a file with several runs; 0 for the only run.
         line_flag: The name of the flag that sets ``line``, for error messages.
         signs: The names of columns that state how a request ended, in the form that
-            ``column_names.plain`` returns.
+            ``column_names.sign_name`` returns.
         convert: Functions, by field, that take a value and its location and convert the value.
     """
 
@@ -358,10 +358,9 @@ class _Reader:
                 self._ranks.setdefault(key, rank)
                 kept = self._found.setdefault(key, _Values(column.unit))
                 kept.add(begin, self._packed(name, values), values)
-        for name in keys:
-            if naming.plain(name) in self._asked.signs:
-                values = self._column_values(rows, name)
-                self._signs.setdefault(name, _Values(None)).add(begin, values, values)
+        for name, found in self._signs.items():
+            values = self._column_values(rows, name)
+            found.add(begin, values, values)
         self._note_odd(rows, chosen, begin)
         self._places += places
 
@@ -416,6 +415,8 @@ class _Reader:
         nested = self._nested_samples(samples, rows)
         for name, values in chain(samples.items(), nested.items()):
             self._samples.setdefault(name, values)
+            if naming.sign_name(name) in self._asked.signs:
+                self._signs.setdefault(name, _Values(None))
         fields = {
             name: self._columns_of(name, samples, nested, rows)
             for name in dict.fromkeys((*self._asked.fields, *self._asked.names))
@@ -540,14 +541,18 @@ def _sample_values(rows: Sequence[Record], name: str) -> list[Any]:
 def _only_nested_column(name: str, nested: Mapping[str, list[Any]]) -> list[naming.FieldColumn]:
     """Return a list with the nested column for the field ``name``, or [] if no column fits.
 
-    A column name that occurs in several nested objects is ignored.
+    A column name that occurs in several nested objects is ignored. Objects such as users and models
+    have a column ``id``, too, so ``id`` alone names no request.
     """
+    nested = {one: values for one, values in nested.items() if not naming.means_other(name, one)}
     ends: dict[str, str] = {}
     # A name such as ``user.id`` is recognised in any nested object of a record.
     for parts in (2, 1):
         tails = [".".join(one.split(".")[-parts:]) for one in nested]
         count = Counter(tails)
         ends |= {tail: one for tail, one in zip(tails, nested, strict=True) if count[tail] == 1}
+    if name == "request_id":
+        ends = {tail: one for tail, one in ends.items() if naming.plain(tail) != "id"}
     found = naming.recognised(name, ends, {end: nested[one] for end, one in ends.items()})
     right = [one for one in found if any(naming.can_hold(name, v) for v in nested[ends[one.name]])]
     return [naming.FieldColumn(ends[one.name], one.unit) for one in right[:1]]

@@ -7,6 +7,7 @@ services include cached tokens in the number of input tokens, and others report 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -121,7 +122,10 @@ def read_requests(path: Path, asked: ReadOptions, unit: str | None = None) -> Fi
     return _without_repetitions(made)
 
 
-SUMS = ("nummodelrequests", "numrequests", "requestcount", "totalrequests", "requestscount")
+SUMS = (
+    *("nummodelrequests", "numrequests", "requestcount", "totalrequests", "requestscount"),
+    *("requests", "nrequests", "numberofrequests", "apirequests", "calls", "apicalls", "numcalls"),
+)
 """Names (normalised by ``plain``) of columns that count the requests in a row of a usage report."""
 
 
@@ -131,7 +135,8 @@ def _check_single(columns: FileColumns) -> None:
         if plain(name) in SUMS and any((number_of(one) or 0) > 1 for one in values):
             raise DataError(
                 f"{columns.file}: {shown(name, max(values, key=lambda one: number_of(one) or 0))}: "
-                "a row counts several requests; export a log with one request per row"
+                "a row counts several requests; export a log with one request per row, or rename "
+                "the column if it counts something else"
             )
 
 
@@ -246,14 +251,16 @@ def _without_repetitions(made: FileRequests) -> FileRequests:
     """Merge the lines that describe the same request, and return the requests.
 
     Lines are merged if they agree in id, client, session and prompt, and also in start if durations
-    are recorded. The largest output and the earliest start of a request's lines are kept.
+    are recorded. The line with the largest output is kept, with the earliest start of the lines.
     """
     columns = made.columns
     ids = columns.field_values("request_id")
-    if ids is None or not _are_ids(columns, ids) or len({*map(str, ids)}) == len(ids):
+    if ids is None or len({*map(str, ids)}) == len(ids):
+        return made
+    clients, sessions = made.labels("client"), made.labels("session")
+    if not _are_ids(columns, ids, clients):
         return made
     timed = any(one.first is not None for one in columns.of_fields(*FIRST, *LAST))
-    clients, sessions = made.labels("client"), made.labels("session")
     prompts = zip(made.input_tokens.tolist(), made.cached_tokens.tolist(), strict=True)
     first: dict[Any, int] = {}
     kept = np.ones(len(made), dtype=np.bool_)
@@ -277,23 +284,57 @@ def _without_repetitions(made: FileRequests) -> FileRequests:
             best[earlier] = row
     if kept.all():
         return made
-    output = made.output_tokens.copy()
     for earlier, row in best.items():
-        output[earlier] = output[row]
+        kept[earlier], kept[row] = False, True
+        starts[row], at_ns[row] = starts[earlier], at_ns[earlier]
+    _copy_prompts(columns, best)
     columns.keep_rows(kept)
+    output = made.output_tokens[kept]
     return FileRequests(
         columns,
-        made.times.for_rows(columns, output[kept]),
+        made.times.for_rows(columns, output),
         Moments(starts[kept], at_ns[kept]),
         made.input_tokens[kept],
-        output[kept],
+        output,
         made.cached_tokens[kept],
         made.repeated + int((~kept).sum()),
         made.spans,
     )
 
 
-def _are_ids(columns: FileColumns, ids: list[Any]) -> bool:
-    """Return whether the values of an id column identify requests and not, for example, users."""
+PROMPT = ("text", "hash_ids", "block_size", "max_tokens")
+"""Fields of a request's prompt, which a log may state only in the request's first line."""
+
+
+def _copy_prompts(columns: FileColumns, best: Mapping[int, int]) -> None:
+    """Copy the prompt of each request's first line to the kept line if the kept line has none."""
+    for found in map(columns.of_fields, PROMPT):
+        for earlier, row in best.items():
+            if all(is_missing(one.values[row]) for one in found):
+                for one in found:
+                    values: Any = one.values
+                    values[row] = values[earlier]
+
+
+def _are_ids(columns: FileColumns, ids: list[Any], clients: list[str]) -> bool:
+    """Return whether the values of an id column identify requests and not, for example, users.
+
+    Values of a column that was recognised by its name are no ids of requests if most values belong
+    to several clients. Values of a column ``id`` or ``message_id`` must also be texts, each in at
+    most ``MOST_LINES`` lines on average.
+    """
     name = plain(columns.of_fields("request_id")[0].name.rpartition(".")[2])
-    return name != "id" or any(isinstance(one, str) and not one.isdigit() for one in ids)
+    if name == "id" and not any(isinstance(one, str) and not one.isdigit() for one in ids):
+        return False
+    if columns.is_named("request_id") or "request_id" in columns.layout.fields:
+        return True
+    known = [(str(one), client) for one, client in zip(ids, clients, strict=True)]
+    known = [one for one in known if not is_missing(one[0])]
+    owners = Counter(one for one, client in {*known} if client)
+    if 2 * sum(count > 1 for count in owners.values()) > len(owners) > 0:
+        return False
+    most = MOST_LINES if name in ("id", "messageid") else len(known)
+    return len(known) <= most * len({one for one, _ in known})
+
+
+MOST_LINES = 10

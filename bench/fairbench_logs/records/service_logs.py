@@ -234,6 +234,17 @@ NGINX = Layout(
     "nginx", _is_nginx, _known("start", "end"), spread=_logged_at_end(_NGINX_TIMES, "request_time")
 )
 
+# In the access log of the web server Caddy, ``ts`` is the time at which a request ended.
+CADDY = Layout(
+    "caddy",
+    lambda first: (
+        str(first.get("logger")).startswith("http.log.access")
+        and {"ts", "duration"} <= first.keys()
+    ),
+    _known("start", "end"),
+    spread=_logged_at_end(("ts",), "duration"),
+)
+
 # The access log of the proxy Envoy has %START_TIME%, and %DURATION% in milliseconds.
 ENVOY = Layout(
     "envoy",
@@ -456,7 +467,9 @@ def _sglang_requests(record: Record, where: str) -> Iterator[Object]:
     """
     if record.get("event") == "request.finished":
         latency = inner(record, "out", "meta_info", "e2e_latency")
-        yield _with_start(record, record.get("timestamp"), latency)
+        reason = inner(record, "out", "meta_info", "finish_reason")
+        made = _with_start(record, record.get("timestamp"), latency)
+        yield made if reason is None else {**made, "finish_reason": reason}
 
 
 SGLANG = Layout(
@@ -484,5 +497,5 @@ WILDCHAT = Layout(
 
 EXPORTS: tuple[Layout, ...] = (
     *(SGLANG, OPENINFERENCE, OTEL, LITELLM, LANGSMITH, LANGFUSE, HELICONE, OPENROUTER),
-    *(CLOUDFLARE, NGINX, ENVOY, AGENTGATEWAY, VIDUR, BEDROCK, TRANSCRIPT, WILDCHAT),
+    *(CLOUDFLARE, NGINX, CADDY, ENVOY, AGENTGATEWAY, VIDUR, BEDROCK, TRANSCRIPT, WILDCHAT),
 )

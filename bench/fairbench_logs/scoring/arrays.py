@@ -18,7 +18,14 @@ from fairbench_logs.records.known_formats import PLAIN
 from fairbench_logs.records.log_reader import ColumnValues, FileColumns, listed, shown
 from fairbench_logs.records.requests import FileRequests
 from fairbench_logs.records.times import numbers, of_other_clock
-from fairbench_logs.scoring.states import FAILED, UNSAID, errors_of, signed, states_of
+from fairbench_logs.scoring.states import (
+    FAILED,
+    UNSAID,
+    errors_of,
+    signed,
+    states_of,
+    with_failures,
+)
 
 TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
 COUNTS = {**dict.fromkeys(TOKENS, (0, MAX_COUNT)), "worker": (-1, MAX_WORKER)}
@@ -165,6 +172,7 @@ def check_needed(columns: FileColumns) -> None:
 def _states(columns: FileColumns, mended: Mended) -> tuple[Any, Flags]:
     """Return each request's state, and a mask of the records that report an error."""
     said = columns.field_values("status")
+    said = None if said is None else with_failures(said)
     signs = signed(columns.signs)
     if signs is not None:
         said = (

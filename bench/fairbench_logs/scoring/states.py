@@ -13,8 +13,8 @@ from fairbench.errors import unknown_name
 from fairbench.files.times import number_of
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED
 from fairbench_logs.records.cells import is_missing
-from fairbench_logs.records.column_names import plain
-from fairbench_logs.records.log_reader import ColumnValues, FileColumns
+from fairbench_logs.records.column_names import plain, sign_name
+from fairbench_logs.records.log_reader import ColumnValues, FileColumns, listed
 
 UNSAID = -1  # The record does not state how the request ended.
 UNKNOWN = -2  # The record's word for the end of the request is not in ``WORDS``.
@@ -93,16 +93,34 @@ def errors_of(values: Iterable[Any]) -> Any:
     return np.array(found, dtype=np.bool_)
 
 
+_YES, _NO = ("true", "yes", "y", "t", "1", "1.0"), ("false", "no", "n", "f", "0", "0.0")
+_NO_ERROR = {*_NO, "[]", "{}", "ok", "success", "successful", "no error", "no errors", "no_error"}
+
+
 def is_error(value: Any) -> bool:
-    """Return whether an error column's value, such as a message, means that the request failed."""
-    if isinstance(value, list | dict):
+    """Return whether an error column's value, such as a message, means that the request failed.
+
+    The number 0 and HTTP status codes from 200 to 299 report no error.
+    """
+    if isinstance(value, list | dict | bool):
         return bool(value)
-    if isinstance(value, str):
-        return not is_missing(value) and value.strip().lower() not in ("false", "no", "0")
-    return not is_missing(value) and bool(value)
+    if is_missing(value):
+        return False
+    if (number := number_of(value)) is not None:
+        return number != 0 and not 200 <= number < 300
+    return str(value).strip().lower() not in _NO_ERROR
 
 
-_YES, _NO = ("true", "yes", "y", "1", "1.0"), ("false", "no", "n", "0", "0.0")
+def with_failures(values: Sequence[Any]) -> list[Any]:
+    """Return the values, with "failed" for numbers up to 0 in a column of HTTP status codes.
+
+    Clients write such a number for a request that got no answer.
+    """
+    numbers = list(map(number_of, values))
+    if not any(one is not None and 100 <= one < 600 for one in numbers):
+        return list(values)
+    failed = [one is not None and one <= 0 for one in numbers]
+    return [FAILED_WORD if no else one for one, no in zip(values, failed, strict=True)]
 
 
 def _state(value: Any) -> Any:
@@ -125,11 +143,38 @@ def _reason(value: Any) -> str | None:
     return FAILED_WORD if state is not None and state_of(state) == FAILED else None
 
 
+def _answer(value: Any) -> Any:
+    """Return the state of an answer; an incomplete one, such as of OpenAI, reached its limit."""
+    return None if _state(value) is None or state_of(value) == UNFINISHED else value
+
+
+def _code(value: Any) -> Any:
+    """Return an HTTP status code, or None for any other value."""
+    return value if 100 <= (number_of(value) or 0) < 600 else None
+
+
+def _word(value: Any) -> Any:
+    """Return the word of a failure or of an unfinished request, or None for other texts."""
+    text = value if isinstance(value, str) and number_of(value) is None else ""
+    known = state_of(text) in (REFUSED, UNFINISHED, FAILED) and plain(text) != "false"
+    return text if known else None
+
+
+def _grpc(value: Any) -> str | None:
+    """Return the state that a gRPC status code or its name means."""
+    word = "" if is_missing(value) or isinstance(value, list | dict) else plain(str(value))
+    known = {"": None, "0": FINISHED_WORD, "ok": FINISHED_WORD}
+    known |= dict.fromkeys(("8", "resourceexhausted"), "refused")
+    return known.get(word.removeprefix("statuscode"), FAILED_WORD)
+
+
 SIGNS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(
         (
             *("errormessage", "errormsg", "errortype", "errorcode", "exception", "failurereason"),
             *("failed", "iserror", "haserror", "isfailed", "aborted", "cancelled", "canceled"),
+            *("wascancelled", "wascanceled", "iscancelled", "iscanceled", "isaborted", "timedout"),
+            "responseerror",
         ),
         lambda value: FAILED_WORD if is_error(value) else None,
     ),
@@ -137,10 +182,14 @@ SIGNS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(
         (
             *("statuscode", "httpstatus", "httpstatuscode", "httpcode", "responsecode"),
-            "responsestatus",
+            "responsestatuscode",
         ),
         _state,
     ),
+    "responsestatus": _answer,
+    "code": _code,
+    **dict.fromkeys(("grpcstatus", "grpccode", "grpcstatuscode", "rpcgrpcstatuscode"), _grpc),
+    **dict.fromkeys(("outcome", "result", "state"), _word),
     **dict.fromkeys(("success", "succeeded", "successful", "issuccess", "ok"), _switch),
 }
 """Functions that convert a column's values to request states; earlier columns take precedence."""
@@ -150,10 +199,17 @@ def signed(columns: Sequence[ColumnValues]) -> list[Any] | None:
     """Return each record's state by the columns in ``SIGNS``, or None if all states are unknown."""
     said: list[Any] | None = None
     order = list(SIGNS)
-    for column in sorted(columns, key=lambda one: order.index(plain(one.name))):
-        sign, known = SIGNS[plain(column.name)], {}
+    for column in sorted(columns, key=lambda one: order.index(sign_name(one.name))):
+        sign, known = SIGNS[sign_name(column.name)], {}
+        # A column ``code`` without a code of success may hold codes of another kind.
+        if sign is _code and FINISHED not in map(state_of, map(_code, column.values)):
+            continue
         words = []
-        for value in column.values:
+        for value in (
+            with_failures(listed(column.values))
+            if sign in (_state, _answer, _code)
+            else column.values
+        ):
             key = repr(value) if isinstance(value, list | dict) else (type(value), value)
             if key not in known:
                 known[key] = sign(value)

@@ -149,6 +149,8 @@ def _trace_pairs(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "requests", f"{facts['requests']:,} in {facts['programs']:,} programs"
     if facts["left_out"]:
         yield "left out", f"{facts['left_out']:,} {facts['who_left_out']}"
+    if repeated := facts.get("repeated"):
+        yield "repeated", f"{repeated:,} lines repeat the id of a request, and count as its parts"
     unit = f", in {facts['unit']}" if facts.get("unit") else ""
     end_s = facts.get("last_end_s")
     answers = "" if end_s is None else f", {_time(end_s)} to the last answer's end"

@@ -95,6 +95,7 @@ def trace_of(
         *(digest(path, f"{path}"), notes.unit),
         clock_of(notes.began_s, notes.zone, trace.span_s),
         *("" if params.clients else notes.nameless, notes.cached),
+        repeated=requests.repeated,
     )
 
 

@@ -22,7 +22,7 @@ from fairbench_logs.records.column_names import (
     no_such_column,
 )
 from fairbench_logs.records.layout import text_of
-from fairbench_logs.records.log_reader import FileColumns, Floats, ReadOptions, shown
+from fairbench_logs.records.log_reader import FileColumns, Floats, ReadOptions, listed, shown
 from fairbench_logs.records.requests import FileRequests, known_counts
 from fairbench_logs.records.times import NEVER_NS, Flags, Ints, numbers
 from fairbench_logs.traces.build import (
@@ -331,11 +331,13 @@ def _place_steps(
     """Compute the arrival of each step for which a session has only a delay after the step before.
 
     A session starts at time 0 if none of its requests has a time. Raises DataError if a session has
-    no start time but other sessions start at calendar dates.
+    no start time but other sessions start at calendar dates, and if a step with a time follows the
+    first steps of its session without a time.
     """
     columns = requests.columns
     # ``ended`` maps each pair (client, session) to the end of the session's last step, in ns.
     ended: dict[tuple[str, str], int] = {}
+    from_0: set[tuple[str, str]] = set()
     delayed = bool(columns.of_fields("delay")) and at_ns.max() < SINCE_1970_NS
     for row in np.flatnonzero(kept).tolist():
         step = clients[row], sessions[row]
@@ -345,7 +347,17 @@ def _place_steps(
                 raise _no_time(columns, row)
             if before is not None and think_ns[row] < 0:
                 raise columns.problem(row, "must have a time, or a delay after the previous step")
+            if before is None:
+                from_0.add(step)
             at_ns[row] = (before or 0) + max(0, int(think_ns[row]))
+        elif step in from_0:
+            column = columns.of_fields("start")[0]
+            raise columns.problem(
+                row,
+                f"{shown(column.name, listed(column.values)[row])}: the first step of session "
+                f"{step[1]!r} has no time: give the steps of a session in order, the first with a "
+                "time",
+            )
         took_s = latency_s[row]
         ended[step] = int(at_ns[row]) + (0 if np.isnan(took_s) else round(took_s * 1e9))
 

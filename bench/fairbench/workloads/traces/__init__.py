@@ -13,7 +13,7 @@ FORMATS = (
     *("serving", "vllm", "sglang", "otel", "litellm", "csv", "jsonl"),
     *("openinference", "langsmith", "langfuse", "helicone", "openrouter", "cloudflare", "nginx"),
     *("envoy", "agentgateway", "vidur", "bedrock", "transcript", "wildchat", "aiperf", "guidellm"),
-    *("inference-perf", "llmperf", "genai-bench", "genai-perf", "fairbench"),
+    *("inference-perf", "llmperf", "genai-bench", "genai-perf", "fairbench", "caddy"),
 )
 """The names of all trace formats, whose records are programs or requests."""
 

@@ -94,6 +94,7 @@ class ReadTrace:
     None. ``nameless`` is a remark for the user that no column names clients, or "". ``cached`` is
     the name of a column of cached tokens that replays ignore, or "" if there is none. ``counted``
     is False if the file has no token counts; each request is then replayed with one token.
+    ``repeated`` is the number of lines that repeat an earlier request of the file.
     """
 
     trace: FileTraffic
@@ -104,6 +105,7 @@ class ReadTrace:
     nameless: str = ""
     cached: str = ""
     counted: bool = True
+    repeated: int = 0
 
 
 class TraceReader(Protocol):
