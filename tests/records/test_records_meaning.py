@@ -220,6 +220,11 @@ def test_a_column_holds_a_field_only_if_its_values_can(field, possible, impossib
     assert [can_hold(field, value) for value in impossible] == [False] * len(impossible)
 
 
+def test_a_client_is_the_same_whether_its_number_is_whole_or_a_float(write):
+    scored, table = both(write(rows_of(client=lambda n: (7, 7.0, "7")[n % 3])))
+    assert scored.clients == table.clients == ("7",)
+
+
 def test_a_column_of_words_is_no_start(write):
     scored, table = both(write(rows_of(start=lambda n: ("cold", "warm")[n % 2])))
     assert scored.requests.arrival_s.tolist() == [0.0, 5.0, 10.0, 15.0, 20.0, 25.0]

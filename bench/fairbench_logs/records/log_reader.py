@@ -325,7 +325,7 @@ class _Reader:
         places: list[str | int] = []
         for where, record in batch:
             place: str | int = where
-            if where.startswith(begin):
+            if where.startswith(begin) and where[len(begin) :].isdigit():
                 place = int(where[len(begin) :])
             if keep is not None and not keep(record):
                 self._answered += 1

@@ -165,6 +165,8 @@ def _label_text(value: Any, field: str, known: dict[Any, str]) -> str:
     key = value if isinstance(value, str | int) else repr(value)
     if (text := known.get(key)) is None:
         missing = nameless if field == "client" else is_missing
+        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+            value = int(value)
         text = "" if missing(value) or value in NOBODY_AT_ALL else str(value).strip()
         if field == "client" and text.lower() in NOBODY:
             text = ""
