@@ -292,7 +292,9 @@ class Times:
             slow = float(np.percentile(waits, SLOW_PERCENT)) if len(waits) else 0.0
             if unit != "s" and 0 < slow < INFERRED_TTFT_S:
                 raise self._unknown_unit(
-                    column, f"in {unit}, even slow first tokens would take {slow * 1e3:.3g} ms"
+                    column,
+                    f"in {unit}, even slow first tokens would take only {slow * 1e3:.3g} ms",
+                    said=True,
                 )
             both = np.isfinite(lengths) & np.isfinite(before_s)
             if both.any() and (lengths[both] > before_s[both]).mean() > 0.5:
