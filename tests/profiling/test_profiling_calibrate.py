@@ -158,3 +158,10 @@ def test_answers_without_times_per_token_are_refused(tmp_path, answer, message):
     path.write_text(json.dumps({"start": 0, "input_tokens": 9, **answer}))
     with pytest.raises(DataError, match=message):
         read_answers(path)
+
+
+def test_a_file_without_known_columns_is_refused_with_its_columns(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text(json.dumps({"pages": {"items": [{"start": 0}]}}))
+    with pytest.raises(DataError, match=r"needs start, input_tokens, .*\(it has pages"):
+        read_answers(path)

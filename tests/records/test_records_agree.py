@@ -322,9 +322,10 @@ def test_names_of_layouts_are_those_of_the_flags():
 
 @pytest.mark.parametrize("name", ["langfuse", "openrouter", "cloudflare", "access"])
 @pytest.mark.parametrize("key", ["data", "items", "results"])
-def test_the_answer_of_an_api_holds_its_records(name, key, tmp_path):
+@pytest.mark.parametrize("indent", [1, None])
+def test_the_answer_of_an_api_holds_its_records(name, key, indent, tmp_path):
     answer = {"meta": {"page": 1}, key: records_of(name)}
-    (tmp_path / "log.json").write_text(json.dumps(answer, indent=1))
+    (tmp_path / "log.json").write_text(json.dumps(answer, indent=indent))
     check(tmp_path / "log.json", name)
 
 

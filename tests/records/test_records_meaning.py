@@ -101,6 +101,26 @@ def test_commas_that_only_semicolons_explain_are_decimal_commas(write):
     assert both(write(SEMICOLONS + lines, "log.csv"))[0].last_token_s.tolist() == [2.5, 3.5, 4.5]
 
 
+def test_commas_that_may_be_decimal_or_not_are_refused(write):
+    """1,328 s is 1,328 s or 1.328 s: unlike milliseconds, seconds may have three decimals."""
+    path = write(rows_of(ttft=..., latency=..., ttft_s="1,328", latency_s="2,084"))
+    with pytest.raises(DataError, match="_s = 1,328: the comma may separate thousands or decimals"):
+        read_scored([path])
+    with pytest.raises(DataError, match="latency_s = 2,084: the comma may separate"):
+        read_trace(TraceParams(str(path)))
+
+
+def test_points_between_thousands_of_milliseconds_stand_beside_whole_numbers(write):
+    lines = "0;a;328;1.084;100;50\n1;a;208;750;100;50\n"
+    header = SEMICOLONS.replace("ttft_s;latency_s", "ttft_ms;latency_ms")
+    path = write(header + lines, "log.csv")
+    scored, table = both(path)
+    assert scored.requests.first_token_s.tolist() == [0.328, 1.208]
+    assert scored.last_token_s.tolist() == table.end_s.tolist() == [1.084, 1.75]
+    decimals = write(header + "0;a;0.250;1.5;100;50\n1;a;3;20;100;50\n", "log.csv")
+    assert read_scored([decimals]).requests.first_token_s.tolist() == [0.00025, 1.003]
+
+
 def test_thousands_of_milliseconds_stay_thousands(write):
     scored, table = both(
         write(rows_of(ttft=..., latency=..., ttft_ms="1,500", latency_ms="12,500"))
@@ -160,6 +180,80 @@ def test_a_delay_is_in_milliseconds_whatever_the_unit_of_the_time(write, unit):
     rows = [first | {"timestamp": at}, first | {"delay": 2000}, first | {"delay": 1500}]
     table = read_trace(TraceParams(str(write(rows)))).trace.table(0)
     assert table.think_s[1:].tolist() == [2.0, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("columns", "complaint"),
+    [
+        ({"ttft": 0.328, "latency": 1.084}, "latency = 1.084: in ms, even slow answers would take"),
+        ({"ttft": 0.328, "latency": ..., "end_ms": lambda n: 5000 * n + 1084}, "ttft = 0.328"),
+    ],
+)
+def test_seconds_beside_a_start_in_ms_are_not_read_as_ms(write, columns, complaint):
+    path = write(rows_of(time=..., arrival_ms=lambda n: 5000 * n, **columns))
+    with pytest.raises(DataError, match=f"{complaint}.* --map .*_s="):
+        read_scored([path])
+
+
+@pytest.mark.parametrize(
+    ("latency", "unit"), [(1084, "ms"), (1_084_000, "us"), (1_084_000_000, "ns")]
+)
+def test_the_probable_unit_gives_a_plausible_time_per_token(write, latency, unit):
+    """An answer of 50 tokens takes 1.084 s."""
+    path = write(rows_of(latency=lambda n: latency + n, ttft=...))
+    with pytest.raises(DataError, match=f"is probably {unit}; give it with --map latency_{unit}="):
+        read_trace(TraceParams(str(path)))
+
+
+@pytest.mark.parametrize(
+    ("time", "complaint"),
+    [
+        (lambda n: 20251009085320 + n, "time = 20251009085320: must be a number .in s. or an ISO"),
+        (lambda n: 45939.375 + n / 86400, "time = 45939.375: is either a spreadsheet's date or a"),
+    ],
+)
+def test_numbers_that_are_no_known_dates_are_refused(write, time, complaint):
+    path = write(rows_of(time=time))
+    for read in (lambda: read_scored([path]), lambda: read_trace(TraceParams(str(path)))):
+        with pytest.raises(DataError, match=complaint):
+            read()
+    seconds = read_scored(
+        [write(rows_of(time=lambda n: 45939.5 + n / 8))], names={"start_s": "time"}
+    )
+    assert seconds.requests.arrival_s.tolist() == [0.0, 0.125, 0.25, 0.375, 0.5, 0.625]
+
+
+@pytest.mark.parametrize(
+    ("zone", "seconds"), [("+0200", 0.0), ("+02", 0.0), (" PM", None), ("garbage", None)]
+)
+def test_what_follows_microseconds_is_read_or_refused(write, zone, seconds):
+    """10:00 at +02:00 is 08:00 UTC, the end of the first hour of zone +01:00 is 09:00."""
+    path = write(rows_of(time=lambda n: f"2026-11-20 1{n // 3}:00:00.000000{zone}"))
+    if seconds is None:
+        with pytest.raises(DataError, match="must be a number or an ISO 8601 time"):
+            read_scored([path])
+        return
+    scored = read_scored([path])
+    assert scored.requests.arrival_s.tolist() == [0.0] * 3 + [3600.0] * 3
+    assert scored.clock.at(0.0)[:19] == "2026-11-20 10:00:00"
+
+
+def test_a_change_of_the_offset_is_no_change_of_the_time(write):
+    """Summer time ends between 02:59:59+02 and 02:00:01+01, two seconds later."""
+    texts = ["2025-10-26 02:59:59.000000+02", "2025-10-26 02:00:01.000000+01"]
+    scored, table = both(write(rows_of(time=lambda n: texts[n // 3])))
+    assert scored.requests.arrival_s.tolist() == table.arrival_s.tolist() == [0.0] * 3 + [2.0] * 3
+
+
+@pytest.mark.parametrize("end", ["2026-11-20T08:00:02.5", "2026-11-20T04:00:02.5"])
+def test_an_offset_that_only_one_of_two_times_states_is_asked_for(write, end):
+    columns = {"time": "2026-11-20T06:00:00Z", "latency": ..., "end": end}
+    path = write(rows_of(**columns))
+    for read in (lambda: read_scored([path]), lambda: read_trace(TraceParams(str(path)))):
+        with pytest.raises(DataError, match=r"are 7,.* s apart, and only one of them states a UTC"):
+            read()
+    scored, table = both(write(rows_of(**columns | {"end": "2026-11-20T06:00:02.5"})))
+    assert scored.last_token_s.tolist() == table.end_s.tolist() == [2.5] * 6
 
 
 def test_durations_beside_dates_are_no_arrivals(write):
@@ -290,6 +384,11 @@ def test_a_usage_report_is_not_read_as_requests(write, column):
 def test_a_column_holds_a_field_only_if_its_values_can(field, possible, impossible):
     assert [can_hold(field, value) for value in possible] == [True] * len(possible)
     assert [can_hold(field, value) for value in impossible] == [False] * len(impossible)
+
+
+def test_a_client_is_the_same_whether_its_number_is_whole_or_a_float(write):
+    scored, table = both(write(rows_of(client=lambda n: (7, 7.0, "7")[n % 3])))
+    assert scored.clients == table.clients == ("7",)
 
 
 def test_a_column_of_words_is_no_start(write):

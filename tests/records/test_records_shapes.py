@@ -2,10 +2,12 @@
 
 import csv
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fairbench.errors import DataError
@@ -381,3 +383,55 @@ def test_more_cached_tokens_than_input_stand_beside_it(total, tmp_path):
         return row | ({"total_tokens": read - 250} if total else {})
 
     check(write(tmp_path / "log.jsonl", rows_of(make)))
+
+
+def test_values_of_parquet_at_any_depth_are_read_like_json(tmp_path):
+    """A timestamp, duration, decimal or binary text may stand in a struct or a dictionary."""
+    at = [datetime.fromtimestamp(START_S + 5 * n, UTC).replace(tzinfo=None) for n in range(COUNT)]
+    timing = [{"start": one, "took": timedelta(seconds=2), "tokens": [Decimal(40)]} for one in at]
+    columns = {
+        "timing": pa.array(timing),
+        "client": pa.array([one.encode() for one in CLIENTS]).dictionary_encode(),
+        "input_tokens": pa.array(READ),
+        "output_tokens": pa.array([Decimal(40)] * COUNT),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet")
+    names = "start=timing.start,latency=timing.took"
+    read = read_trace(TraceParams(str(tmp_path / "log.parquet"), columns=names)).trace.table(0)
+    assert read.clients == ("ann", "bob")
+    assert read.arrival_s.tolist() == [5.0 * n for n in range(COUNT)]
+    assert (read.end_s - read.arrival_s).tolist() == [2.0] * COUNT
+    assert int(read.output_tokens.sum()) == 320
+
+
+@pytest.mark.parametrize(
+    ("head", "what"), [(b"\x28\xb5\x2f\xfd", "zstd"), (b"\xfd7zXZ\0", "xz"), (b"BZh91A", "bzip2")]
+)
+def test_a_file_that_another_tool_compressed_is_named(tmp_path, head, what):
+    (tmp_path / "log.csv").write_bytes(head + bytes(range(256)))
+    with pytest.raises(DataError, match=f"is compressed with {what}: decompress it"):
+        read_scored([tmp_path / "log.csv"])
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["time;client;TTFT, ms;Latency, ms;isl;osl", 'time;"client";"a,b,c,d,e,f";latency_ms;isl;osl'],
+)
+def test_the_most_frequent_mark_outside_quotes_separates_columns(tmp_path, header):
+    (tmp_path / "log.csv").write_text(f"{header}\n5;ann;500;2000;300;40\n")
+    table = read_trace(TraceParams(str(tmp_path / "log.csv"))).trace.table(0)
+    assert (table.clients, table.input_tokens.tolist()) == (("ann",), [300])
+    assert (table.end_s - table.arrival_s).tolist() == [2.0]
+
+
+def test_quotes_after_a_blank_are_no_part_of_a_name(tmp_path):
+    (tmp_path / "log.csv").write_text('time, client, isl, osl\n5, "ann, x", 300, 40\n')
+    clients = read_trace(TraceParams(str(tmp_path / "log.csv"))).trace.table(0).clients
+    assert clients == ("ann, x",)
+
+
+@pytest.mark.parametrize("title", ["Usage report\n", "# exported, by x\n"])
+def test_lines_above_the_column_names_are_named(tmp_path, title):
+    (tmp_path / "log.csv").write_text(f"{title}time,client,isl,osl\n5,ann,300,40\n")
+    with pytest.raises(DataError, match=r"line 2: has more cells .* remove lines above"):
+        read_trace(TraceParams(str(tmp_path / "log.csv")))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fairbench.errors import DataError, UsageError
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Window
 from fairbench.metrics.service import service_of
+from fairbench.workloads.traces.read import TraceParams, read_trace
 from fairbench_logs.scoring.records import read_scored
 from fairbench_logs.scoring.summary import ASKED, ScoredWindow, scored_summary, scored_window
 from tests.scoring.foreign_helpers import (
@@ -190,6 +191,8 @@ def test_sglang_stores_no_start_times_so_only_bursts_can_be_read(tmp_path):
         lines(path, [record | at_once | wrong])
         with pytest.raises(DataError, match="no start times"):
             read_scored([path])
+        with pytest.raises(DataError, match="no start times"):
+            read_trace(TraceParams(str(path)))
 
 
 def test_the_metrics_of_three_requests_equal_a_hand_computation(tmp_path):

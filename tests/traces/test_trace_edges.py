@@ -220,6 +220,15 @@ def test_epoch_seconds_are_not_taken_as_milliseconds_in_format_mooncake(tmp_path
     assert found.trace.table().input_tokens.tolist() == [600, 600]
 
 
+@pytest.mark.parametrize(("unit", "span_s"), [("", 0.0035), ("s", 3.5), ("us", 3.5e-6)])
+def test_the_given_unit_overrides_the_unit_of_the_format(tmp_path, unit, span_s):
+    path = tmp_path / "log.jsonl"
+    record = {"input_length": 600, "output_length": 5, "hash_ids": [1, 2]}
+    path.write_text("\n".join(json.dumps(record | {"timestamp": at}) for at in (1, 4.5)))
+    found = read_trace(TraceParams(str(path), format="mooncake", time_unit=unit))
+    assert found.trace.table().span_s == pytest.approx(span_s)
+
+
 @pytest.mark.parametrize("mark", ["\t", ";"])
 def test_other_separators_of_columns_are_recognised_by_the_header(read, mark):
     text = 't,user,isl,osl\n0,"a,b",5,1\n'.replace(",", mark, 3).replace('",', f'"{mark}')

@@ -186,6 +186,7 @@ def inner(value: Any, *keys: str) -> Any:
 MAX_CELLS = 100_000  # maximum number of cells in a line with a separator other than a comma
 _SEPARATOR_LINE = re.compile(r'"?sep=.?"?\s*', re.IGNORECASE)
 """The line, such as ``sep=;``, in which some spreadsheet programs state the separator."""
+_QUOTED = re.compile(r'"[^"]*"')
 
 
 class CsvRow(NamedTuple):
@@ -211,13 +212,17 @@ def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.
         if (text := next(texts, None)) is None:
             break
         above.append("\n" if _SEPARATOR_LINE.fullmatch(text) else text)
-    separator = separator_in("".join(above))
+    header = "".join(above)
+    separator = separator_in(header)
     # ``memory_of`` counts only commas, so the size of lines with other separators is checked here.
     if separator != ",":
         texts = (_with_few_cells(text, separator, shown) for text in texts)
     # The CSV reader is strict, because a missing quote would otherwise turn the rest of the file
     # into a single cell.
-    return csv.DictReader(chain(above, texts), delimiter=separator, strict=True)
+    spaced = f"{separator} " in header and "{" not in header
+    return csv.DictReader(
+        chain(above, texts), delimiter=separator, strict=True, skipinitialspace=spaced
+    )
 
 
 def header_in(start: str) -> str:
@@ -229,8 +234,8 @@ def header_in(start: str) -> str:
 
 
 def separator_in(header: str) -> str:
-    """Return the separator of columns in a line of column names."""
-    return next((mark for mark in (",", "\t", ";", "|") if mark in header), ",")
+    """Return the separator of columns in a line of column names: the most frequent mark."""
+    return max((",", "\t", ";", "|"), key=_QUOTED.sub("", header).count)
 
 
 def _with_few_cells(text: str, separator: str, shown: str) -> str:
@@ -256,8 +261,11 @@ def csv_rows(file: Traversable, shown: str, *, streamed: bool = False) -> Iterat
         width, blank = len(names), [""] * len(names)
         for cells in filter(None, rows):
             if any(cells[width:]):
+                hint = ""
+                if width == 1 or names[0].startswith("#"):
+                    hint = f" ({shortened(repr(names[0]))}); remove lines above the column names"
                 raise DataError(
-                    f"{shown}, line {rows.line_num}: has more cells than line 1 has columns"
+                    f"{shown}, line {rows.line_num}: has more cells than line 1 has columns{hint}"
                 )
             given = cells if len(cells) >= width else [*cells, *blank[len(cells) :]]
             yield CsvRow(rows.line_num, dict(zip(names, given, strict=False)))

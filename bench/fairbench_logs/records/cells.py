@@ -20,7 +20,7 @@ NIL = frozenset(
 NOTHING = NIL | {"none", "nan", "na", "n/a", "#n/a", "<na>"}
 """Texts, in lower case, that logs contain in place of a missing number or time."""
 
-_POINTED = re.compile(r"\d{1,3}(\.\d{3})+")
+_POINTED = re.compile(r"[1-9]\d{0,2}(\.\d{3})+")
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d{1,20}),\d+")
 _PART = re.compile(
     r"(\d{1,20}(?:\.\d{1,20})?|\.\d{1,20}) ?"

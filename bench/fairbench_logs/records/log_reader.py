@@ -289,6 +289,7 @@ class _Reader:
         self._facts: Record = {}
         self._texts: set[Any] = set()
         self._text = texts
+        self._semicolons = texts and separator_of(path) == ";"
 
     def add_run(self, places: list[FilePlace]) -> None:
         """Add the requests of the run that the user chose, or of the file's only run."""
@@ -325,7 +326,7 @@ class _Reader:
         places: list[str | int] = []
         for where, record in batch:
             place: str | int = where
-            if where.startswith(begin):
+            if where.startswith(begin) and where[len(begin) :].isdigit():
                 place = int(where[len(begin) :])
             if keep is not None and not keep(record):
                 self._answered += 1
@@ -381,7 +382,7 @@ class _Reader:
         """Return an array if all values are numbers, or else a list that stores each text once."""
         pointed = (
             self._text
-            and name in naming.COUNTS
+            and (name in naming.COUNTS or (self._semicolons and name in naming.LENGTHS))
             and any(isinstance(one, str) and "." in one for one in values)
         )
         if not pointed and name in NUMERIC and (found := as_numbers(values)) is not None:
@@ -504,7 +505,7 @@ class _Reader:
             *(self._record, first.where, self._odd, tuple(sorted(self._unseen)), self._answered),
             self._asked.names,
             *(self._run.completed, self._run.remarks, self._facts, self._text),
-            semicolons=self._text and separator_of(Path(self._file)) == ";",
+            semicolons=self._semicolons,
         )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -79,19 +80,24 @@ def counted_alike(requests: FileRequests) -> FileRequests:
     return replace(requests, input_tokens=one, output_tokens=one)
 
 
-def read_requests(path: Path, asked: ReadOptions, unit: str | None = None) -> FileRequests:
+def read_requests(
+    path: Path, asked: ReadOptions, unit: str | None = None, *, estimated: bool = False
+) -> FileRequests:
     """Return the requests in a file of records.
 
     Args:
         path: The file to read.
         asked: The fields to read, and the user's options, such as the names of columns.
         unit: The unit of times for which the file states no unit, or None if unknown.
+        estimated: Whether the caller estimates start times that the file lacks.
 
     Raises:
         DataError: If the file contains no requests, or if a value is impossible.
         UsageError: If an option in ``asked`` or ``unit`` contradicts the file.
     """
     columns = read_columns(path, asked)
+    if not estimated:
+        _check_at_once(columns)
     if unit is not None and columns.layout.own_units:
         raise DataError(
             f"{path}: records of {columns.layout.name} contain their units; leave --time-unit out"
@@ -112,14 +118,27 @@ def read_requests(path: Path, asked: ReadOptions, unit: str | None = None) -> Fi
     )
     times = Times(columns, unit, counts["output_tokens"])
     start = times.moments("start")
-    times.check_times_of_day()
     _check_single(columns)
     made = FileRequests(
         *(columns, times, start, read, counts["output_tokens"], cached), spans=spans
     )
     for column in columns.of_fields("start")[:1]:
         check_one_clock(columns, start.seconds, column)
+    times.check_dates(start)
     return _without_repetitions(made)
+
+
+def _check_at_once(columns: FileColumns) -> None:
+    """Raise DataError for records without start times unless all requests started together."""
+    run = columns.run
+    if not columns.layout.at_once or columns.is_named("start"):
+        return
+    if number_of(run.get("request_rate")) != inf or run.get("max_concurrency") is not None:
+        raise DataError(
+            f"{columns.file}: has no start times (sglang.bench_serving does not record them). "
+            "Without start times, request_rate must be inf and max_concurrency must not be set. "
+            "To read another run, choose a column of start times with --map start=NAME"
+        )
 
 
 SUMS = (
@@ -170,6 +189,8 @@ def _label_text(value: Any, field: str, known: dict[Any, str]) -> str:
     key = value if isinstance(value, str | int) else repr(value)
     if (text := known.get(key)) is None:
         missing = nameless if field == "client" else is_missing
+        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+            value = int(value)
         text = "" if missing(value) or value in NOBODY_AT_ALL else str(value).strip()
         if field == "client" and text.lower() in NOBODY:
             text = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import date, datetime, timedelta
+from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from itertools import chain
@@ -21,6 +21,9 @@ NO_TEXT = {
     b"\x1f\x8b": "is compressed with gzip; rename it so that it ends in .gz",
     b"PK\x03\x04": "is a spreadsheet or a zip archive: save it as CSV",
     b"PAR1": "is Parquet: save it as CSV or JSON lines, or rename it so that it ends in .parquet",
+    b"\x28\xb5\x2f\xfd": "is compressed with zstd: decompress it, or compress it with gzip",
+    b"\xfd7zXZ\0": "is compressed with xz: decompress it, or compress it with gzip",
+    b"BZh": "is compressed with bzip2: decompress it, or compress it with gzip",
     b"\xff\xfe": "is UTF-16: save it as UTF-8",
     b"\xfe\xff": "is UTF-16: save it as UTF-8",
 }
@@ -156,14 +159,24 @@ def _parquet_rows(path: Path) -> Iterator[formats.FilePlace]:
 
 def _parquet_values(column: Any) -> list[Any]:
     if hasattr(column, "dictionary"):
-        texts = column.dictionary.to_pylist()
+        texts = list(map(_json_value, column.dictionary.to_pylist()))
         return [None if n is None else texts[n] for n in column.indices.to_pylist()]
     values = column.to_pylist()
-    kind = next((type(one) for one in values if one is not None), type(None))
-    if issubclass(kind, date | datetime):
-        return [one if one is None else one.isoformat() for one in values]
-    if issubclass(kind, timedelta):
-        return [one if one is None else f"{one.total_seconds():.9f}s" for one in values]
-    if issubclass(kind, Decimal):
-        return [one if one is None else f"{one}" for one in values]
-    return list(values)
+    kind = next((type(one) for one in values if one is not None), float)
+    return list(values) if kind in (int, float, str, bool) else list(map(_json_value, values))
+
+
+def _json_value(value: Any) -> Any:
+    """Convert a value of a Parquet file, at any depth, to the value that JSON would hold."""
+    if isinstance(value, dict):
+        return {name: _json_value(one) for name, one in value.items()}
+    if isinstance(value, list):
+        plain = not value or isinstance(value[0], int | float | str)
+        return value if plain else list(map(_json_value, value))
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds():.9f}s"
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return f"{value}" if isinstance(value, Decimal) else value

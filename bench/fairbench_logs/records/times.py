@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from fairbench.errors import DataError
 from fairbench.files.times import MAX_TIME_S, UNITS, number_of, zone_of
 from fairbench_logs.records import cells
 from fairbench_logs.records.column_names import LENGTHS, MOMENTS
-from fairbench_logs.records.log_reader import ColumnValues, FileColumns, Floats, shown
+from fairbench_logs.records.log_reader import ColumnValues, FileColumns, Floats, listed, shown
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -26,16 +27,22 @@ LARGEST_NS = 2**62
 
 # Times above 1e8 seconds are dates (after March 1973), because no run lasts three years.
 DATED_S = 1e8
+ZONE_S = 900.0  # smallest difference between the UTC offsets of two time zones, in seconds
+# Days since 1900, as spreadsheets write dates, for the years 2000 to 2099.
+SERIAL_DAYS = (36_526, 73_050)
 APART = 100  # A date that is at least this multiple of another time has another clock or unit.
 
 SLOWEST_TOKEN_S = 2.0  # longest plausible time per token of a fast answer, in seconds
 SLOWEST_ANSWER_S = 20.0  # longest plausible time of a fast answer with one token, in seconds
 FASTEST_TOKEN_S = 2e-5  # shortest plausible time per token of a slow answer, in seconds
+# Shortest plausible times of a slow answer whose unit is only inferred from the start times' name.
+INFERRED_TOKEN_S, INFERRED_TTFT_S = 2e-4, 5e-3
 # The 10th and the 90th percentile of a file's durations stand for a fast and a slow answer.
 FAST_PERCENT, SLOW_PERCENT = 10, 90
 # Whole numbers without a unit may be milliseconds if their 10th percentile is at least ``LEAST_MS``
 # and their median is at least ``WHOLE_FROM``.
 LEAST_MS, WHOLE_FROM = 20.0, 50.0
+_COMMA = re.compile(r"\d{1,3},\d{3}")
 NEVER = -1  # VTC-artifact writes this number as the time of an event that did not happen.
 
 
@@ -100,7 +107,8 @@ class Times:
         rows: list[Floats] = []
         for row, (values, skip) in enumerate(zip(column.values, skipped, strict=True)):
             if not isinstance(values, list | None):
-                raise self._columns.problem(row, f"{column.name} must be a list of numbers")
+                wanted = "must be a list of the gaps between the request's tokens"
+                raise self._columns.problem(row, f"{column.name} {wanted}, not {values!r}")
             found = _numbers_or_none([] if skip else (values or []))
             if found is None or not ((found >= 0) & (found <= MAX_TIME_S)).all():
                 raise self._columns.problem(row, f"{column.name} must hold numbers of at least 0")
@@ -134,9 +142,17 @@ class Times:
         self._note_unit(column, unit, guessed=guessed)
         return Moments(values * (UNITS[unit] / NS), _in_ns(values, unit))
 
-    def check_times_of_day(self) -> None:
-        """Raise DataError if all start times are dates without a time of day."""
+    def check_dates(self, start: Moments) -> None:
+        """Raise DataError if starts are dates without a time of day, or no dates that are known."""
         for column in self._columns.of_fields("start")[:1]:
+            if self._guessed is not None:
+                check_range(self._columns, *start, "start")
+            if self._guessed == "s" and _are_serial(start.seconds[np.isfinite(start.seconds)]):
+                raise DataError(
+                    f"{self._columns.file}: {shown(column.name, column.first)}: is either a "
+                    "spreadsheet's date or a time in seconds; write dates as 2024-05-01T12:00:00Z, "
+                    f"or state seconds with --map time_s={column.name}"
+                )
             texts = [
                 one for one in column.values if isinstance(one, str) and not cells.is_missing(one)
             ]
@@ -178,7 +194,8 @@ class Times:
         if self._asked not in (None, "s"):
             return str(self._asked), False
         layout = self._columns.layout.unit
-        if layout is not None and not (layout == "ms" and len(known) and 1e9 <= known[0] < 1e11):
+        dated = layout == "ms" and len(known) and 1e9 <= known[0] < 1e11
+        if layout is not None and self._asked is None and not dated:
             return layout, False
         if size == "s" and self._stated is not None and column.field != "start":
             return self._stated, False
@@ -212,6 +229,11 @@ class Times:
                 what += ", or -1 for a failure"
             raise self._columns.problem(row, f"{shown(column.name, f'{found[row]:g}')}: {what}")
         unit = "s" if told else self._unit_of_length(column, found)
+        if column.unit == "s" and not (told or self._comma) and _may_be_decimals(column.values):
+            raise DataError(
+                f"{self._columns.file}: {shown(column.name, column.first)}: the comma may separate "
+                "thousands or decimals; write 1328 or 1.328 instead of 1,328"
+            )
         return found * (UNITS[unit] / NS)
 
     def _texts_of_lengths(self, column: ColumnValues) -> tuple[Floats, bool]:
@@ -225,6 +247,13 @@ class Times:
                     )
             return np.array([np.nan if one is None else one for one in parts]), True
         texts = [cells.with_point(one) for one in column.values] if self._comma else column.values
+        whole = any(isinstance(one, str) and one.isdigit() for one in texts)
+        if (
+            whole
+            and self._columns.semicolons
+            and (column.unit or self._asked or self._stated) == "ms"
+        ):
+            texts = cells.without_points(list(texts))
         return numbers(self._columns, column._replace(values=texts)), False
 
     def _unit_of_length(self, column: ColumnValues, found: Floats) -> str:
@@ -260,6 +289,14 @@ class Times:
     def _check_guessed_unit(self, column: ColumnValues, lengths: Floats, before_s: Floats) -> None:
         unit = self._stated or "s"
         if column.field == "ttft":
+            waits = lengths[np.isfinite(lengths)]
+            slow = float(np.percentile(waits, SLOW_PERCENT)) if len(waits) else 0.0
+            if unit != "s" and 0 < slow < INFERRED_TTFT_S:
+                raise self._unknown_unit(
+                    column,
+                    f"in {unit}, even slow first tokens would take only {slow * 1e3:.3g} ms",
+                    said=True,
+                )
             both = np.isfinite(lengths) & np.isfinite(before_s)
             if both.any() and (lengths[both] > before_s[both]).mean() > 0.5:
                 raise self._unknown_unit(column, f"in {unit}, it would exceed the latency")
@@ -275,15 +312,19 @@ class Times:
         answer_s = float(np.percentile(decoded_s[known], FAST_PERCENT))
         fast_s = float(np.percentile(lengths[known] / self._output[known], SLOW_PERCENT))
         named = {"s": "seconds"}.get(unit, unit)
+        least_s = FASTEST_TOKEN_S if unit == "s" else INFERRED_TOKEN_S
         if slow_s > SLOWEST_TOKEN_S or (not several.any() and answer_s > SLOWEST_ANSWER_S):
             each_s = slow_s or answer_s
+            smaller = each_s / UNITS[unit] * np.array([UNITS["ms"], UNITS["us"]])
+            other = ("ms", "us", "ns")[int((smaller > SLOWEST_TOKEN_S).sum())]
             raise self._unknown_unit(
                 column,
                 f"in {named}, even fast answers would take {each_s:.3g} s per token, so the unit "
-                "is probably ms",
+                f"is probably {other}",
+                other,
                 said=True,
             )
-        if 0 < fast_s < FASTEST_TOKEN_S:
+        if 0 < fast_s < least_s:
             raise self._unknown_unit(
                 column,
                 f"in {named}, even slow answers would take {fast_s * 1e6:.3g} us per token",
@@ -341,8 +382,8 @@ def _calendar(values: Sequence[str]) -> Moments | None:
         offset = datetime.fromisoformat(f"2000-01-01T00:00{end}").utcoffset()
     except ValueError:
         return None
-    texts = np.array([one[: len(one) - len(end)] for one in values], "U26")
-    marks = texts.view("U1").reshape(len(values), 26)
+    texts = np.array([one[: len(one) - len(end)] for one in values], "U40")
+    marks = texts.view("U1").reshape(len(values), 40)
     rest = marks[:, 20:]
     if not (np.isin(marks[:, 19], ["", "."]).all() and np.isin(rest, ["", *DIGITS]).all()):
         return None
@@ -351,7 +392,7 @@ def _calendar(values: Sequence[str]) -> Moments | None:
     if not (digits.all() and dashes and np.isin(marks[:, 10], ["T", " "]).all()):
         return None
     try:
-        us = texts.astype("datetime64[us]").astype(np.int64)
+        us = texts.astype("U26").astype("datetime64[us]").astype(np.int64)
     except ValueError:
         return None
     us -= 0 if offset is None else offset // timedelta(microseconds=1)
@@ -407,6 +448,30 @@ def _has_decimal_comma(columns: FileColumns) -> bool:
     return any(not cells.is_thousands(one) for one in found) or (bool(found) and columns.semicolons)
 
 
+def _are_serial(start: Floats) -> bool:
+    """Return whether different times within a day may be days, as spreadsheets count them."""
+    first, last = (start.min(), start.max()) if len(start) else (0.0, 0.0)
+    return bool(SERIAL_DAYS[0] <= first < last < min(SERIAL_DAYS[1], first + 1))
+
+
+def _may_be_decimals(values: Sequence[Any] | Floats) -> bool:
+    """Return whether a comma stands before the last three digits of every duration."""
+    known = [] if isinstance(values, np.ndarray) else [v for v in values if not cells.is_missing(v)]
+    return bool(known) and all(isinstance(v, str) and _COMMA.fullmatch(v.strip()) for v in known)
+
+
+def check_range(columns: FileColumns, seconds: Floats, ns: Ints, field: str) -> None:
+    """Raise DataError for a time that does not fit into 64 bits in ns."""
+    wrong = ~np.isnan(seconds) & (ns == NEVER_NS)
+    if wrong.any():
+        row, column = int(np.argmax(wrong)), columns.of_fields(field)[0]
+        raise columns.problem(
+            row,
+            f"{shown(column.name, column.values[row])}: must be a number (in s) or an ISO 8601 "
+            "time, such as 2024-05-01T12:00:00Z, in the years 1824 to 2115",
+        )
+
+
 def check_one_clock(columns: FileColumns, start: Floats, column: ColumnValues) -> None:
     """Raise DataError if start times mix dates with numbers, or mix several units."""
     known = np.flatnonzero(np.isfinite(start))
@@ -423,6 +488,25 @@ def check_one_clock(columns: FileColumns, start: Floats, column: ColumnValues) -
             f"{shown(column.name, column.values[row])}: {kind} before it, or is in another unit: "
             f"times must be all {kinds[1]} or all {kinds[0]}",
         )
+
+
+def check_zones(columns: FileColumns, column: ColumnValues, times: Floats, start: Floats) -> None:
+    """Raise DataError if only one of two times states a UTC offset, and the offsets must differ.
+
+    Offsets differ by at least 15 minutes, so a request that takes less proves equal offsets.
+    """
+    begun = columns.of_fields("start")[0]
+    zones = [zone_of(one.first) for one in (begun, column) if isinstance(one.first, str | float)]
+    apart_s = np.abs(times - start)
+    if len(set(zones)) < 2 or "" not in zones or not np.nanmin(apart_s, initial=np.inf) >= ZONE_S:
+        return
+    row = int(np.nanargmin(apart_s))
+    values = (shown(one.name, listed(one.values)[row]) for one in (begun, column))
+    raise columns.problem(
+        row,
+        f"{' and '.join(values)} are {apart_s[row]:,.0f} s apart, and only one of them states a "
+        "UTC offset: write both with an offset, such as 2024-05-01T12:00:00+02:00",
+    )
 
 
 def of_other_clock(times: Floats, others: Floats) -> Flags:

@@ -17,7 +17,7 @@ from fairbench_logs.records.column_names import FIRST, LAST, OWN, first_columns,
 from fairbench_logs.records.known_formats import PLAIN
 from fairbench_logs.records.log_reader import ColumnValues, FileColumns, listed, shown
 from fairbench_logs.records.requests import FileRequests
-from fairbench_logs.records.times import numbers, of_other_clock
+from fairbench_logs.records.times import check_zones, numbers, of_other_clock
 from fairbench_logs.scoring.states import (
     FAILED,
     UNSAID,
@@ -150,9 +150,14 @@ def has_waits(columns: FileColumns, *, counted: bool = True) -> bool:
     return bool(known) and not _missing(columns, counted=counted).keys() - {" or ".join(LAST[:2])}
 
 
-def check_needed(columns: FileColumns) -> None:
-    """Raise DataError if the file lacks a column that every score needs."""
+def check_needed(columns: FileColumns, *, clients: bool = True) -> None:
+    """Raise DataError if the file lacks a column that every score needs.
+
+    The names of clients are needed only if ``clients`` is True.
+    """
     missing = _missing(columns)
+    if not clients:
+        missing.pop("client", None)
     if not missing:
         return
     fields = [one for ways in missing.values() for one in ways]
@@ -274,6 +279,7 @@ def _check_moments(
 
     Wrong times usually come from a column of durations that was read as points in time.
     """
+    check_zones(columns, column, moments, start)
     way = {"end": "latency", "first_token": "ttft"}.get(column.field)
     wrong = (of_other_clock(moments, start) & (moments <= MAX_TIME_S)) | (moments < start)
     if way is None or not wrong.any():

@@ -133,7 +133,6 @@ def scored_of(
     remarks: list[str] = []
     for number, (path, requests) in enumerate(zip(paths, parts, strict=True)):
         columns = requests.columns
-        _check_at_once(columns)
         remarks += columns.remarks
         program = [column.name for column in columns.of_fields("session")]
         per_client = not columns.layout.keeps_clock and "program" not in program
@@ -161,19 +160,6 @@ def scored_of(
     layouts = tuple(dict.fromkeys(one.name for one in used))
     scored = _tables(merged, clients, layouts, tuple(remarks))
     return replace(scored, clock=clock_of(origin_s, parts[0].times.zone, scored.horizon_s))
-
-
-def _check_at_once(columns: FileColumns) -> None:
-    """Raise DataError for records without start times unless all requests started together."""
-    run = columns.run
-    if not columns.layout.at_once or columns.is_named("start"):
-        return
-    if number_of(run.get("request_rate")) != inf or run.get("max_concurrency") is not None:
-        raise DataError(
-            f"{columns.file}: has no start times (sglang.bench_serving does not record them). "
-            "Without start times, request_rate must be inf and max_concurrency must not be set. "
-            "To score another run, choose a column of start times with --map start=NAME"
-        )
 
 
 def _disagreement(path: Path, completed: int | None, status: Any) -> list[str]:
@@ -319,7 +305,9 @@ def read_answers(path: Path) -> tuple[Floats, Floats, Floats, Floats, Floats]:
     Returns: Five arrays of shape (n_answers,): the times (s) of first tokens and of last tokens,
         and the numbers of prompt tokens, of uncached prompt tokens and of output tokens.
     """
-    records = read_requests(path, score_asked({}))
+    records = read_requests(path, score_asked({}), estimated=True)
+    if not records.columns.of_fields("start"):
+        check_needed(records.columns, clients=False)
     rows = arrays_of(records, client="all", part=0, mended=Mended(), per_client=False)
     late_s = (
         _start_times(records.columns, rows["last"] - rows["start"], rows["start"]) - rows["start"]

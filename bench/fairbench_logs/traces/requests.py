@@ -24,7 +24,7 @@ from fairbench_logs.records.column_names import (
 from fairbench_logs.records.layout import text_of
 from fairbench_logs.records.log_reader import FileColumns, Floats, ReadOptions, listed, shown
 from fairbench_logs.records.requests import FileRequests, known_counts
-from fairbench_logs.records.times import NEVER_NS, Flags, Ints, numbers
+from fairbench_logs.records.times import NEVER_NS, Flags, Ints, check_range, check_zones, numbers
 from fairbench_logs.traces.build import (
     BLOCK_TOKENS,
     MAX_SYNTHETIC,
@@ -282,13 +282,15 @@ def _request_times(
     """Return request arrivals and answer durations in ns; an unknown duration is -1."""
     columns, times = requests.columns, requests.times
     at_ns = requests.start.ns.copy()
-    _check_range(columns, requests.start.seconds, at_ns, "start")
+    check_range(columns, requests.start.seconds, at_ns, "start")
     end = times.moments("end", skipped=~kept)
-    _check_range(columns, end.seconds, end.ns, "end")
+    check_range(columns, end.seconds, end.ns, "end")
+    for column in columns.of_fields("end")[:1]:
+        check_zones(columns, column, end.seconds, requests.start.seconds)
     latency_s = times.lengths("latency", ~kept)
     times.check_lengths(latency_s, np.full(len(columns), np.nan), "latency")
     too_long = np.where(latency_s > NEVER_NS / -2e9, NEVER_NS, 0)
-    _check_range(columns, latency_s, too_long, "latency")
+    check_range(columns, latency_s, too_long, "latency")
     latency_ns = np.rint(np.nan_to_num(latency_s) * 1e9).astype(np.int64)
     untimed = kept & (at_ns == NEVER_NS)
     has_end = end.ns != NEVER_NS
@@ -305,18 +307,6 @@ def _request_times(
             "request",
         )
     return at_ns, took_ns
-
-
-def _check_range(columns: FileColumns, seconds: Floats, ns: Ints, field: str) -> None:
-    """Raise DataError for a time that does not fit into 64 bits in ns."""
-    wrong = ~np.isnan(seconds) & (ns == NEVER_NS)
-    if wrong.any():
-        row, column = int(np.argmax(wrong)), columns.of_fields(field)[0]
-        raise columns.problem(
-            row,
-            f"{shown(column.name, column.values[row])}: must be a number (in s) or an ISO 8601 "
-            "time, such as 2024-05-01T12:00:00Z, in the years 1824 to 2115",
-        )
 
 
 def _place_steps(
