@@ -110,7 +110,7 @@ def test_floods_have_clock_times_where_the_log_has_dates(kind, tmp_path):
     assert f"{flood}: " in " ".join(page.read_text().split())
     scored = text_of("score", log, "--report", page)
     assert f"{flood}: " in " ".join(page.read_text().split())
-    worst = re.search(r"worst 60 s .*? from \d+ to \d+ s( \(.*?\))?,", scored)[1]
+    worst = re.search(r"worst 60 s .*? from \d+ to \d+ s( \(.*?\))?;", scored)[1]
     form = f" ({shown})" if shown else ""
     assert re.sub(r"\d", "0", worst or "") == re.sub(r"\d", "0", form)
     text_of("report", log, "-o", page)

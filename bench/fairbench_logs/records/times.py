@@ -108,7 +108,7 @@ class Times:
         for row, (values, skip) in enumerate(zip(column.values, skipped, strict=True)):
             if not isinstance(values, list | None):
                 wanted = "must be a list of the gaps between the request's tokens"
-                raise self._columns.problem(row, f"{column.name} {wanted}, not {values!r}")
+                raise self._columns.problem(row, f"{column.name} {wanted}")
             found = _numbers_or_none([] if skip else (values or []))
             if found is None or not ((found >= 0) & (found <= MAX_TIME_S)).all():
                 raise self._columns.problem(row, f"{column.name} must hold numbers of at least 0")
