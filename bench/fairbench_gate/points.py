@@ -197,7 +197,7 @@ def _changes(one: GatePoint, other: GatePoint) -> experiments.SpecChanges:
 
 
 def _kept_defaults(point: GatePoint) -> tuple[str, ...]:
-    """Return remarks on old defaults that a simulated run keeps because it repeats a stored run."""
+    """Return remarks on settings for which the rerun of a stored run uses an older default."""
     # An experiment that another version of fairbench stored may be invalid in this version.
     with suppress(UsageError):
         if point.simulated:

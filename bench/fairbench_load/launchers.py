@@ -132,7 +132,8 @@ def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
 
 
 HOST = "{host}"
-# Servers listen at all addresses, because a host may resolve its own name to the loopback address.
+# Servers listen on all addresses: a host may resolve its own name to the loopback address, where
+# other hosts cannot reach a server.
 ANYWHERE = "0.0.0.0"
 # A host must answer within 120 s; the first import from a remote file system is slow.
 ASK_S = 120.0

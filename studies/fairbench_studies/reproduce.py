@@ -29,9 +29,9 @@ def reproduce(
         bool | None,
         Option(
             "--quick/--full",
-            help="--quick runs one seed of each configuration, and --full runs all seeds. With "
-            "FIGURE artifact, --quick builds the page from stored results, and --full first "
-            "runs all simulations. [default: all seeds; for FIGURE artifact, the first seed "
+            help="--quick runs one seed of each configuration, and --full runs all seeds. For "
+            "FIGURE artifact, --quick builds a page of all results from stored results, and --full "
+            "runs all simulations first. [default: all seeds; for FIGURE artifact, the first seed "
             "of each figure]",
             show_default=False,
         ),

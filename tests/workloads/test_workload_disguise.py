@@ -232,7 +232,7 @@ def test_a_scenario_may_have_fewer_clients():
         (
             {"padding_of": 0, "padding_tokens": 1},
             {},
-            "padding_of = 0: must not be a client of the same table 'misbehaving'",
+            "padding_of = 0: must not be one of this table's own clients",
         ),
         ({"padding_of": 3, "padding_tokens": 1}, {}, "padding_of = 3: must be below clients = 3"),
         ({}, {"scenario": {"clients": 4}}, "clients = 4: must be at most clients = 3"),

@@ -25,7 +25,7 @@ def compare(
             metavar="A B [C ...]",
             help="Schedulers, experiment files (FILE.toml) or directories of stored runs; the "
             "first is the baseline. If a single directory is given, the command compares the "
-            "schedulers of its runs in each configuration.",
+            "schedulers of the directory's runs, separately for each configuration.",
         ),
     ] = None,
     settings: options.Settings = None,

@@ -129,7 +129,7 @@ def _parameter(one: Flag) -> inspect.Parameter:
 
 
 def log_params(file: str, flags: LogFlags) -> TraceParams:
-    """Return the parameters for reading a log or a trace from its flags. Raises UsageError."""
+    """Convert the flags of a command to parameters for reading a log. Raises UsageError."""
     from fairbench.workloads.traces.read import TraceParams, check_params, joined_columns
 
     columns = dict(flags.get("trace_map") or {})

@@ -167,7 +167,8 @@ def all_active_window(programs: Programs, facts: Facts) -> Window | None:
 
     The window begins when the last client sends its first program, and ends when the first client
     finishes its last program. A client with unfinished work is active until the end of the run. The
-    result is None if a client has no program, or if the window would be empty.
+    result is None if any client sent no program, or if a client finished before another client
+    began.
     """
     clients, own = len(facts.clients), programs.client
     done, pending = programs.status == FINISHED, programs.status == UNFINISHED

@@ -120,7 +120,7 @@ class RunData:
 
     @property
     def lost_word(self) -> str:
-        """The word for unanswered requests in messages: "refused", "failed" or both."""
+        """The word with which messages describe unanswered requests, such as "refused"."""
         if not self.facts.failed:
             return "refused"
         return "failed or refused" if self.refused_requests else "failed"

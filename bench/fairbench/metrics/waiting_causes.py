@@ -13,7 +13,7 @@ from fairbench.metrics.waiting import EVERYWHERE, Waits, waits
 
 
 class WaitingCauses:
-    """The waits of a run, which answer the question for any client and window.
+    """The facts on the waits of any client in any window of a run.
 
     ``measured`` is the window of the run with which a shorter window is compared.
     """

@@ -49,8 +49,8 @@ def repeats_verdict(combined: Summary) -> str:
 class _Shares(NamedTuple):
     """The lowest ratios of service to fair share, over the run and in the worst window, or None.
 
-    ``window_judged`` tells whether the client with the lowest ratio over the run waited long enough
-    in a window.
+    ``window_judged`` is true if the client with the lowest ratio over the run waited long enough to
+    be judged in some window.
     """
 
     whole_run: float | None

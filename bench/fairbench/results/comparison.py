@@ -111,7 +111,7 @@ class SchedulerResults:
 
     @property
     def demand_limited(self) -> bool:
-        """Return whether queues were empty in some run, so that low demand limited the service."""
+        """Return whether low demand limited the service of a run: queues were often empty."""
         return any(one.summary["demand_limited"] for one in self.runs)
 
 

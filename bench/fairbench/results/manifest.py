@@ -72,7 +72,7 @@ def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) ->
         "git": git_state(DIRECTORY),
         "python": platform.python_version(),
         **_router(spec),
-        # A run is not reproducible if it charges the measured CPU time of scheduling passes.
+        # With ``charge_pass``, the measured CPU time of a pass lengthens a simulated iteration.
         **({"reproducible": False} if spec.charge_pass else {}),
         **_own_files("scheduler_files", user_files()),
         **_own_files("program_files", program_files()),

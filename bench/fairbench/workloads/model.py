@@ -663,7 +663,7 @@ def _check_padding(where: str, wrong: Misbehaving, count: int) -> None:
     if whose is None:
         return
     if whose in wrong.numbers:
-        raise ValueError(f"{where} = {whose}: must not be a client of the same table 'misbehaving'")
+        raise ValueError(f"{where} = {whose}: must not be one of this table's own clients")
     if whose >= count:
         raise ValueError(f"{where} = {whose}: must be below clients = {count}")
 

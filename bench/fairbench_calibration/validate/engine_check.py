@@ -31,7 +31,7 @@ DECIDED = (
 
 
 class FirstDifference(NamedTuple):
-    """The first request for which fairbench's engine model and the engine's own code differ.
+    """The first request for which fairbench's model and the engine's own code decide differently.
 
     ``ours`` is the value of ``column`` in fairbench's model, and ``theirs`` is the engine's value.
     """

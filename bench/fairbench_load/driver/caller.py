@@ -135,7 +135,7 @@ class Caller:
         self._slots = asyncio.Semaphore(self.target.max_concurrency or sys.maxsize)
 
     async def send_call(self, call: ProgramCall, outputs: Mapping[str, bytes]) -> StreamedAnswer:
-        """Send a call of a program, and return its answer.
+        """Send one LLM call of a client's program to the server, and return the answer.
 
         ``outputs`` holds earlier answers that the prompt contains. Every call is recorded; a
         cancelled call is recorded as unfinished. Raises ProgramFailed if no complete answer

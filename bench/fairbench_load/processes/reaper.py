@@ -4,8 +4,8 @@ python reaper.py GRACE_S COMMAND...
 
 Standard input is a pipe that only the parent process holds open. When the parent closes the pipe or
 dies, even by SIGKILL, the reaper sends SIGTERM to the server. After ``GRACE_S`` more seconds, the
-reaper sends SIGKILL to the server's process group. Each server has its own reaper process, which
-imports no other module of fairbench to start fast.
+reaper sends SIGKILL to the server's process group. Each server has its own reaper process. To
+start fast, this program imports no other module of fairbench.
 """
 
 from __future__ import annotations

@@ -343,8 +343,7 @@ NAME = 13
 def replay_rows(found: Diagnosis) -> list[list[str]]:
     """Return the table's rows: one for the log if the log has waits, and one for each replay.
 
-    The row of the log has values only in the columns of waits, because all other columns require a
-    replay.
+    The first row, for the log itself, shows only waits, because all other columns require a replay.
     """
     recorded = logged_waits(found)
     table = [] if recorded is None else [_row(found, AS_RECORDED, recorded, {})]

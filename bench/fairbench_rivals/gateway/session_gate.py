@@ -1,4 +1,4 @@
-"""Gates: gateway policies that let a session's requests (turns) wait at the gateway."""
+"""Gates: gateway policies that hold requests (turns) of agent sessions at the gateway."""
 
 from __future__ import annotations
 

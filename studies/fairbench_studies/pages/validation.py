@@ -24,7 +24,7 @@ def measured() -> str:
 
 
 def _validated(run: str, numbers: Mapping[str, Row]) -> tuple[str, ...]:
-    """Return a run's table row with the largest error of any client or client group."""
+    """Return a run's row of the table: the largest error among clients and client groups."""
 
     def worst(start: str) -> str:
         names = (name for name in numbers if name.startswith(start) and "slice" not in name)

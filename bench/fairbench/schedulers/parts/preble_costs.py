@@ -209,9 +209,9 @@ def split_subtree(key: PrebleNode, window: GpuWindow, to: int, tree: PrebleTree)
     """Pin children of the node ``key`` to the GPU ``to``, so that half of their load moves there.
 
     A child node's load is the load of the window's requests whose prompts pass through the child
-    ([Preble] Alg. 2). A child node with a single request stays on its GPU, because other requests
-    may not use the node. Prompts that end at ``key`` go to the less loaded of two GPUs: the node's
-    old GPU and the GPU ``to``.
+    ([Preble] Alg. 2). A child node with a single request stays on its GPU, because it is not known
+    whether other requests will use the node. Prompts that end at ``key`` go to the less loaded of
+    two GPUs: the node's old GPU and the GPU ``to``.
     """
     shared = {c: load for c, (requests, load) in window.loads_below(key).items() if requests > 1}
     stays = goes = 0

@@ -104,7 +104,7 @@ class ToolUse(base.Program):
 
 @lru_cache(maxsize=32)
 def _tools(params: ToolUse.Params) -> _Tools:
-    """Return a workload's tools, whose lengths are lognormal and equal under all seeds."""
+    """Return a workload's tools; their token counts are lognormal and do not depend on the seed."""
     weights = [(rank + 1) ** -params.popularity for rank in range(params.tools)]
     total = sum(weights)
     shares = [weight / total for weight in weights]
