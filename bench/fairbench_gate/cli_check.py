@@ -127,7 +127,10 @@ def judged(
 
     pairs = gate.read_pairs(baseline, current, allowed, left_out)
     outcome = judge(pairs, clauses, alpha=alpha) if pairs else gate.NOTHING
-    return outcome.with_errors({**gate.failed_runs(baseline), **gate.failed_runs(current)})
+    errors = gate.failed_runs(baseline)
+    for name, error in gate.failed_runs(current).items():
+        errors[name] = f"{errors[name]}; {error}" if name in errors else error
+    return outcome.with_errors(errors)
 
 
 @contextmanager

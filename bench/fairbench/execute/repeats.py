@@ -21,14 +21,7 @@ from fairbench.results.new_directories import (
     run_folder,
 )
 from fairbench.results.significance import INTERVALS_FILE, combine_summaries
-from fairbench.results.store import (
-    StoredRun,
-    Summary,
-    SweepStore,
-    run_name,
-    runs_in,
-    write_json,
-)
+from fairbench.results.store import StoredRun, Summary, SweepStore, run_name, runs_in, write_json
 from fairbench.results.sweeps import write_metrics
 
 

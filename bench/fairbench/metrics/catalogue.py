@@ -150,6 +150,9 @@ def fitting(columns: list[Column]) -> Iterator[list[Column]]:
 def forget_needing(summary: dict[str, Any], needs: Needs, reason: str) -> None:
     """Set all metrics that need the data ``needs`` to null in a summary, and note the reason."""
     forget_metrics(summary, [key for key in needing(needs) if key in summary], reason)
+    if needs is Needs.CACHED:
+        for window in summary.get("worst_windows", ()):
+            window["why"] |= {"hit_rate": None, "run_hit_rate": None}
 
 
 def forget_metrics(summary: dict[str, Any], keys: Iterable[str], reason: str) -> None:

@@ -13,7 +13,7 @@ from fairbench.metrics.waiting import EVERYWHERE, Waits, waits
 
 
 class WaitingCauses:
-    """The facts on the waits of any client in any window of a run.
+    """The waits of a run, from which ``row`` tells why a client waited in a window.
 
     ``measured`` is the window of the run with which a shorter window is compared.
     """

@@ -344,11 +344,10 @@ def marks_of(samples: Sequence[Sample], better: Better, *, in_seconds: bool = Fa
 
     A sample is best if it is equal to or significantly better than every other sample. A sample is
     worst if every other sample is equal to it or significantly better. Samples with different seeds
-    get no marks. Several seeds are compared
-    by the confidence interval of paired differences, and a single seed is compared by its values.
-    If ``in_seconds`` is True, values are compared by paired ratios instead of paired differences.
-    Values that agree in three digits count as equal. If all samples are equal, all get the mark
-    ``NEITHER``.
+    get no marks. Several seeds are compared by the confidence interval of paired differences, and a
+    single seed is compared by its values. If ``in_seconds`` is True, values are compared by paired
+    ratios instead of paired differences. Values that agree in three digits count as equal. If all
+    samples are equal, all get the mark ``NEITHER``.
     """
     if better is Better.NEITHER:
         return [NEITHER] * len(samples)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from textwrap import wrap
 
+from fairbench.errors import printable
 from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.metrics.shown_percentiles import ENOUGH, P95, P99, chosen_percentiles, is_few
 from fairbench.report.client_table import is_weighted
@@ -147,7 +148,7 @@ def _windows(summary: Summary) -> Iterator[str]:
             )
             continue
         yield (
-            f"From {whole(row['start_s'])} to {whole(row['end_s'])} s, {row['client']} "
+            f"From {whole(row['start_s'])} to {whole(row['end_s'])} s, {printable(row['client'])} "
             f"received {percent(row['share'])} of its max-min fair share of this time, the "
             f"lowest share of any client that had to wait in a window of this length."
         )
@@ -156,8 +157,8 @@ def _windows(summary: Summary) -> Iterator[str]:
         elif more := share_beyond(row):
             length = whole(row["end_s"] - row["start_s"])
             yield f"In these {length} s, {more} of its own fair share."
-        if row.get("why") and not is_of_failures(summary):
-            yield f"Each of {row['client']}'s {waits_of(row, summary)}."
+        if (waited := waits_of(row, summary)) and not is_of_failures(summary):
+            yield f"{printable(row['client'])}'s {waited}."
 
 
 def _whole_run(summary: Summary) -> Iterator[str]:

@@ -106,8 +106,8 @@ def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
         cause = f", while {more} of its own" if more else ""
         if is_of_failures(summary):
             cause = "; its requests failed, and no client delayed it"
-        elif row.get("why"):
-            cause = f"; each of its {waits_of(row, summary)}"
+        elif waited := waits_of(row, summary):
+            cause = f"; its {waited}"
         yield (
             length,
             f"{printable(row['client'])} received {percent(row['share'])} of its fair share from "
@@ -132,29 +132,24 @@ ENOUGH_HITS = 10  # A cache hit rate of fewer admitted requests is not judged.
 def waits_of(row: Mapping[str, Any], summary: Summary) -> str:
     """Return ``requests waited ...`` for the client of a window, and the causes that are known.
 
-    The known causes are a burst of the client's own, the queue of the gateway or of one worker, and
-    a loss of cache hits. ``row`` is an element of the summary's ``worst_windows``; the summary of a
-    log has no ``dp``, the number of replicas.
+    The result is "" if the waits are not known. The known causes are a burst of the client's own,
+    the queue of the gateway or of one worker, and a loss of cache hits. ``row`` is an element of
+    the summary's ``worst_windows``; the summary of a log has no ``dp``, the number of replicas.
     """
-    why, replicas = row["why"], summary.get("dp", 1)
+    why, replicas = row.get("why"), summary.get("dp", 1)
+    if why is None or why["wait_p50_s"] is None:
+        return ""
     about = "about " if summary["notes"].get("queue_empty_share") == QUEUE_ESTIMATED else ""
-    usual = "a burst of its own, one worker or" if replicas > 1 else "a burst of its own or"
+    signs = ["a burst of its own"]
+    signs += ["one worker"] if replicas > 1 else []
+    signs += ["lost cache hits"] if why["run_hit_rate"] is not None else []
+    none = " or ".join(filter(None, (", ".join(signs[:-1]), signs[-1])))
     return (
-        f"requests waited {about}{with_unit(why['wait_p50_s'], 's')} (median), {_compared(why)} "
-        f"over the run ({with_unit(why['run_wait_p50_s'], 's')}), beside "
-        f"{number(why['others_waiting'])} waiting requests of other clients (mean); "
-        f"{', '.join(_known_causes(why, replicas)) or f'no sign of {usual} lost cache hits'}"
+        f"requests waited {about}{with_unit(why['wait_p50_s'], 's')} (median; "
+        f"{with_unit(why['run_wait_p50_s'], 's')} over the run) while "
+        f"{number(why['others_waiting'])} requests of other clients waited (mean); "
+        f"{', '.join(_known_causes(why, replicas)) or f'no sign of {none}'}"
     )
-
-
-ALIKE = 1.5  # Two waits whose ratio is below this value are called about as long.
-
-
-def _compared(why: Mapping[str, Any]) -> str:
-    here, usual = why["wait_p50_s"] or 0.0, why["run_wait_p50_s"] or 0.0
-    if here >= ALIKE * usual and here > usual:
-        return "longer than"
-    return "shorter than" if usual >= ALIKE * here and usual > here else "about as long as"
 
 
 def _known_causes(why: Mapping[str, Any], replicas: int) -> Iterator[str]:
@@ -167,7 +162,8 @@ def _known_causes(why: Mapping[str, Any], replicas: int) -> Iterator[str]:
     elif not in_gateway and replicas > 1 and part >= (1 + 1 / replicas) / 2:
         yield f"{percent(part)} of its waiting was at worker {why['worker']}"
     hits, usual = why["hit_rate"], why["run_hit_rate"]
-    if why["admitted"] >= ENOUGH_HITS and hits is not None and usual - hits >= LOST_HITS:
+    known = why["admitted"] >= ENOUGH_HITS and hits is not None and usual is not None
+    if known and usual - hits >= LOST_HITS:
         yield f"{percent(hits)} of its prompt tokens were cached, {percent(usual)} over the run"
 
 
@@ -414,8 +410,8 @@ def _worst(summary: Summary) -> str:
     worst = min(rows, key=lambda row: float(row["entitlement_ratio"]), default=None)
     if worst is None:
         return f"the lowest share of a client is {least}"
-    share, rate = float(worst["entitlement_ratio"]), worst.get("service_rate_tok_s")
-    rates = f" ({number(rate)} of {number(rate / share)} tok/s)" if rate and share else ""
+    fair = worst.get("entitlement_tok_s")
+    rates = f" ({number(worst['service_rate_tok_s'])} of {number(fair)} tok/s)" if fair else ""
     return (
         f"{printable(worst['client'])} received {least} of its fair share{rates}, the least of all "
         f"clients{of_failures}"

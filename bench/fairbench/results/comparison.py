@@ -147,7 +147,7 @@ def compare(
         summary = compared_summary(
             run.summary, best[key], alone.get(key, ()), contended=key in contended
         )
-        sizes = planned.get(run.manifest["spec_identity"], {}) if planned else {}
+        sizes = planned.get(run.manifest.get("spec_identity", ""), {})
         compared.append(ComparedRun(run, experiment, summary, sizes))
     return cells_of(compared)
 
@@ -203,6 +203,7 @@ def is_replay(run: ComparedRun) -> bool:
         summary.get("routers"),
         cluster.get("eviction_loss"),
         "random" in (summary.get("local"), summary.get("gateway")),
+        run.run.manifest.get("scheduler_files"),  # schedulers of users, which may shuffle
     )
     return bool(summary.get("simulated") and summary.get("trace")) and not any(random)
 

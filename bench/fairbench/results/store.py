@@ -352,8 +352,9 @@ class SweepStore:
 
         Raises DataError if a run cannot be read.
         """
+        order = self.points()
         runs = {run.manifest["spec_identity"]: run for run in runs_in(self.runs) if _is_whole(run)}
-        return {one: runs[one] for one in self.points() if one in runs}
+        return {one: runs[one] for one in order if one in runs}
 
     def points(self) -> dict[str, str]:
         """Return the names of all experiments of the sweep, finished or not, by identity."""
