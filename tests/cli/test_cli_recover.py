@@ -10,7 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from fairbench import sim
 from fairbench.cli.app import app
+from fairbench.results import new_directories
 
 COMMAND = [sys.executable, "-m", "fairbench"]
 ENDLESS = ["run", "--workload", "chat", "--scheduler", "fcfs", "--duration", "86400"]
@@ -80,6 +82,15 @@ def test_a_directory_without_records_is_refused(tmp_path):
     refused = invoke("recover", tmp_path)
     assert refused.exit_code == 2
     assert "must be the directory of a run that was killed" in refused.stderr
+
+
+@pytest.mark.parametrize("folder", [sim.FOLDER, new_directories.FOLDER])
+def test_show_names_the_command_that_recovers_a_killed_run(tmp_path, folder):
+    (tmp_path / folder).mkdir()
+    refused = invoke("show", tmp_path)
+    assert refused.exit_code == 2
+    hint = f"still running, or killed: `fairbench recover {tmp_path}` saves its records"
+    assert hint in " ".join(refused.stderr.split())
 
 
 def test_an_impossible_experiment_leaves_no_directory(tmp_path):

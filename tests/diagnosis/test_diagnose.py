@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.metrics.floods import Flood, floods, harm_of
+from fairbench.metrics.floods import Flood, Victim, floods, harm_of
 from fairbench.metrics.traffic import Traffic, best_stretch
 from fairbench_logs.overload import overload_of
 
@@ -87,6 +87,17 @@ def test_a_client_is_delayed_if_a_quarter_of_its_requests_are(delayed, victims):
     traffic = traffic_of([row[:2] for row in rows], np.array([row[2] for row in rows]))
     harm = harm_of(traffic, [Flood(0, 100.0, 101.0, 1.0, 9.0, 1, False)])
     assert {one.client for one in harm.victims} == victims
+
+
+@pytest.mark.parametrize(("delayed", "harmful"), [(4, False), (5, True)])
+def test_a_flood_that_delays_at_least_five_requests_is_harmful(delayed, harmful):
+    before = [(float(at), 1, 0.1) for at in range(40)]
+    rows = [*before, (100.0, 0, 0.1), *((102.0 + at, 1, 50.0) for at in range(delayed))]
+    traffic = traffic_of([row[:2] for row in rows], np.array([row[2] for row in rows]))
+    harm = harm_of(traffic, [Flood(0, 100.0, 101.0, 1.0, 9.0, 1, False)])
+    assert (harm is not None) == harmful
+    if harm:
+        assert harm.victims == (Victim(1, 5, 50.0, 0.1),)
 
 
 def test_sessions_come_in_bursts_and_are_not_floods():

@@ -96,6 +96,15 @@ def test_a_pass_looks_a_request_up_once_until_the_memory_changes():
     assert len(eviction.asked) == 6
 
 
+def test_each_pass_asks_how_many_tokens_a_client_holds():
+    eviction, view = Eviction(40, x=1), waiting("x", "y")
+    memory, shown = begin(eviction, view)
+    assert shown.clients() == ["x", "y"]
+    # A request of 10 tokens would exceed the share of 30 tokens.
+    eviction.mirror.residency = Residency(x=25)
+    assert memory.begin(view, ()).clients() == ["y"]
+
+
 SHARES, MAX_MIN = {"memory.share": True}, Evicting("max-min", ("x", "y"))
 
 

@@ -38,9 +38,10 @@ def test_every_run_below_a_directory_is_paired_by_its_experiment_alone(tmp_path)
 @pytest.mark.parametrize("missing_in", ["current", "baseline"])
 def test_a_run_without_a_counterpart_is_refused_and_compared_with_the_nearest(tmp_path, missing_in):
     more, fewer = tmp_path / "more", tmp_path / "fewer"
-    store(more / "one")
+    for folder in (more, fewer):
+        store(folder / "far", spec={"dp": 4, "seed": 3, "scheduler": "lpm"})
+        store(folder / "one")
     store(more / "two", spec={"dp": 2, "seed": 7})
-    store(fewer / "one")
     pair = (more, fewer) if missing_in == "current" else (fewer, more)
     with pytest.raises(DataError) as caught:
         read_pairs(*pair)

@@ -61,6 +61,13 @@ def test_waits_busy_time_and_turns_by_hand():
     assert [one.known_s.tolist() for one in found.turn_times()] == [[2, 6], [4, 10]]
 
 
+def test_the_worst_session_has_the_longest_wait_and_not_the_most_waits():
+    often = [call(7, at_s, 3, 4, 6) for at_s in (0, 10, 20)]
+    found = sessions_of([*often, call(9, 0, 5, 6, 8)], [session(7, 0, 0, 26), session(9, 0, 0, 8)])
+    assert found.wait_s.tolist() == [9, 5]
+    assert found.worst() == [1, 0]
+
+
 def test_a_slowdown_is_relative_to_each_call_at_the_fastest_pace():
     found = sessions_of(*TWO)
     # Alone, the first token takes 1 s, and ten further tokens 1, 1 or 2 s. The third fastest takes

@@ -52,6 +52,20 @@ def test_a_prompt_between_two_tokens_by_hand():
     assert gaps.tokens() == pytest.approx([20, 10])
 
 
+def test_the_first_step_of_an_unchanged_batch_is_the_shortest():
+    found = stalls(
+        [{"first_token_s": 1.0, "finish_s": 5.6, "output_tokens": 5}],
+        [
+            {"extend_tokens": 100, "output_tokens": 1},
+            {"start_s": 1.0, "end_s": 5.6, "steps": 4, "step_growth_s": 0.1}
+            | {"context_tokens": 50, "output_tokens": 4},
+        ],
+    )
+    # The steps take 1.0, 1.1, 1.2 and 1.3 s. The last three count with their mean.
+    assert found.gaps.percentile_s(25)[0] == pytest.approx(1.0, rel=0.01)
+    assert found.gaps.largest_s[0] == pytest.approx(1.2)
+
+
 def test_a_mixed_step_counts_beyond_the_decode_step():
     found = stalls(
         [{"first_token_s": 0.0, "finish_s": 1.0, "output_tokens": 2}],

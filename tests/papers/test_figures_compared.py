@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.errors import UsageError
 from fairbench.results.comparison import SchedulerResults, sides_below
-from fairbench_papers.compared import drawn
+from fairbench_papers.compared import distribution, drawn
 from fairbench_papers.latex import COLUMN_PT, EM_PT, GAP_PT, SMALL_EM_PT, latex_table
 from fairbench_papers.style import caption, panels, save
 
@@ -119,6 +119,18 @@ def test_a_tradeoff_does_not_magnify_negligible_differences():
     assert axis.xaxis.get_offset_text().get_text() == ""
     wide = drawn([cells[0], cell("a", "lpm", 2240.0, 16.0)], "tradeoff").axes[0]
     assert wide.get_xlim() == pytest.approx((1.064, 2.296), abs=1e-3)  # matplotlib's 5% margins
+
+
+def test_a_curve_of_latencies_ends_at_the_fraction_of_answered_requests(tmp_path):
+    # Two of the four documents are larger than the pool. Each document has 16 questions.
+    flags = ["--workload", "long-qa", "--num-programs", "4", "--clients", "1", "--scenario", "none"]
+    pool = ["--scheduler", "fcfs", "--max-total-tokens", "20000"]
+    done = CliRunner().invoke(app, ["run", *flags, *pool, "--result-dir", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    (one,) = sides_below(tmp_path)
+    latencies_s, percent = distribution(one)
+    assert latencies_s.tolist() == sorted(latencies_s)
+    assert percent.tolist() == [100 * answered / 64 for answered in range(1, 33)]
 
 
 @pytest.mark.parametrize("number", [5, 9])

@@ -62,6 +62,14 @@ def test_a_delay_is_separated_from_the_iterations():
     assert found["delay_ms"] == pytest.approx(12.0, rel=0.1)
 
 
+def test_errors_have_a_size_and_only_the_bias_has_a_sign():
+    # Every prediction is 10 ms, so the errors are -50%, -20% and 25%.
+    constant = dict.fromkeys(load_profile(DENSE).coefficients_ms, 0.0) | {"c0": 10.0, "p": 1.0}
+    found = errors_pct(constant, iterations(3), np.array([20.0, 12.5, 8.0]))
+    # The 95th percentile of 20, 25 and 50 is nine tenths of the way from 25 to 50.
+    assert found == {"MAPE": 31.67, "P50": 25.0, "P95": 47.5, "max": 50.0, "bias": -15.0}
+
+
 def test_drawn_iterations_keep_to_their_limits():
     it = drawn(500, np.random.default_rng(0), most_context=10_000)
     assert (it.decodes * it.context <= 10_000).all()

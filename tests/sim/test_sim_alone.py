@@ -51,6 +51,14 @@ def test_the_only_client_of_a_cluster_is_already_alone():
     assert row["censored"] == []
 
 
+def test_one_of_three_clients_alone_takes_three_times_as_long():
+    # With one program, calls wait only for the engine.
+    flags = {"workload": "judge", "scenario": "none", "num_programs": 1}
+    whole, part = (simulate_alone(resolve(flags | {"clients": count}))[0] for count in (1, 3))
+    assert part["client"] == whole["client"]
+    assert part["p50_s"] == pytest.approx(3 * whole["p50_s"], rel=1e-6)
+
+
 def test_heavy_clients_have_no_row_and_the_scheduler_does_not_matter():
     rows = simulate_alone(resolve({**TINY, "scheduler": "vtc"}))
     assert [row["client"] for row in rows] == ["client-0", "client-1"]

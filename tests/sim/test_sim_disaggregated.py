@@ -119,6 +119,16 @@ def test_a_request_with_its_kv_cache_waits_for_its_turn():
     assert times(second) == [0, 2_000, 4_000, 7_200, 9_240, 13_280]
 
 
+@pytest.mark.parametrize("form", FORMS[:2])
+def test_a_sglang_decode_worker_reserves_memory_for_three_times_as_many_as_run(form):
+    home = Home(engine__max_running_requests=1, **form)
+    sent = [home.send(100, 5) for _ in range(4)]
+    home.run()
+    # The fourth request waits for the end of the first. Prompts take 2,000 us each.
+    assert [times(one)[1] for one in sent] == [0, 2_000, 4_000, 9_240]
+    assert times(sent[3])[0] == times(sent[0])[-1] == 9_240
+
+
 def test_sglang_waits_for_memory_before_the_prompt_and_vllm_before_the_transfer():
     """The decode worker's pool holds one request."""
     home = Home(engine__max_total_tokens=150)

@@ -190,6 +190,21 @@ def test_a_program_with_a_refused_call_is_refused_and_its_other_calls_continue()
     assert tables.requests.finish_s.tolist()[2] == pytest.approx(0.00322)
 
 
+def test_each_call_states_how_many_calls_its_program_has_yet_to_make():
+    class Noting(RoundRobin):
+        def route(self, request, now_s):
+            left.append((request.client, request.calls_left))
+            return super().route(request, now_s)
+
+    left = []
+    call = (10, 3, 3)
+    streams = [[(0.0, Calls(0, "x", call, call, call))], [(0.001, Calls(1, "y", call))]]
+    cluster, log = cluster_of(streams)
+    cluster.router = Noting(RoundRobin.Params(), 1)
+    finish(cluster, log)
+    assert left == [("x", 2), ("x", 1), ("x", 0), ("y", 0)]
+
+
 def test_a_cut_off_run_counts_finished_and_unfinished_work():
     streams = [[(0.0, Calls(0, "x", (10, 40, 40)))], [(0.0005, Calls(1, "y", (20, 3, 70)))]]
     tables = finish(*cluster_of(streams), until_ps=(1100 + 4 * 1010 + 500) * US)

@@ -191,6 +191,35 @@ def test_routers_send_their_totals_in_turn_and_hear_them_after_the_delay():
     assert first == [(n, at_s) for at_s in (0.75, 2.75) for n in (1, 2, 3)]
 
 
+def test_charges_are_unheard_until_the_message_that_brings_them():
+    clock = Clock()
+
+    class Part:
+        """Counters that charge a client ``rate`` tokens per second."""
+
+        def __init__(self, rate):
+            self.rate, self.heard = rate, {}
+
+        def charged_totals(self):
+            return {"x": {0: self.rate * clock.now_ps / PS_PER_S}}
+
+        def export_totals(self):
+            return Totals(1, self.charged_totals(), {})
+
+        def merge_totals(self, origin, totals, now_s):
+            self.heard[origin] = totals
+
+        def heard_totals(self):
+            return self.heard
+
+    peers = [Peer([Part(rate)], lambda: None) for rate in (4.0, 0.0)]
+    gossip = Gossip(clock, peers, RoutersParams("exchange", every_s=2.0, delay_s=0.25), Random(0))
+    while clock.next_ps() <= 4 * PS_PER_S:
+        clock.step()
+    # The message of second 3 arrives at 3.25 s, when the charges of second 1 are known.
+    assert gossip.unheard.tokens == 4 * (3.25 - 1)
+
+
 def test_asking_a_ledger_takes_the_time_of_the_network():
     """Every request takes twice the network delay. Without a delay, the time is zero."""
     for delay_s in (0.0, 0.25):

@@ -3,6 +3,7 @@
 import json
 import random
 from collections import Counter
+from itertools import pairwise
 from math import gamma, sqrt
 
 import numpy as np
@@ -49,6 +50,23 @@ def test_windows_have_exactly_their_requests_and_lengths(path):
     lengths = Counter((item.calls[0].prompt[0].length, at_s < 600) for at_s, item in found)
     assert set(lengths) == {(100, True), (200, True), (50, False)}
     assert {item.calls[0].output_tokens for _, item in found} == {7, 8}
+
+
+@pytest.mark.parametrize(
+    ("starts", "counts", "span_s"),
+    [((0, 300, 900), [30, 30, 30], 1200.0), ((0, 1800, 3000), [60, 60, 60], 3600.0)],
+)
+def test_a_window_ends_before_the_next_and_after_at_most_ten_minutes(
+    tmp_path, starts, counts, span_s
+):
+    path = tmp_path / "gen.jsonl"
+    windows = [[start_s, 0.1, 1.0, "Gamma"] for start_s in starts]
+    path.write_text(json.dumps({"client": 0, "windows": windows, "lens": {"0": LENS}}))
+    trace = read_trace(TraceParams(str(path))).trace
+    bounds = [*starts, 1e9]
+    begun = [trace.count_programs(0, at_s) for at_s in bounds]
+    assert [later - before for before, later in pairwise(begun)] == counts
+    assert trace.span_s == span_s
 
 
 def test_a_load_too_large_to_draw_may_be_cut(tmp_path, monkeypatch):

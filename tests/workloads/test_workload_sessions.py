@@ -65,11 +65,14 @@ def test_bounds_choose_sessions_and_cut_them():
     assert not Session.pauses(params(think_scale=0.0))
 
 
-def test_think_scale_multiplies_all_pauses():
-    plain, slow = drawn(3), drawn(3, think_scale=4.0)
+@pytest.mark.parametrize(("seed", "delays_s"), [(0, []), (1, [1.0])])
+def test_think_scale_multiplies_all_pauses(seed, delays_s):
+    plain, slow = drawn(3, seed), drawn(3, seed, think_scale=4.0)
     for one, other in zip(plain._calls, slow._calls, strict=True):
-        assert other.think_s == 4 * one.think_s
-        assert [b.delay_s for b in other.branches] == [4 * b.delay_s for b in one.branches]
+        assert (other.think_s, other.gap_s) == (4 * one.think_s, 4 * one.gap_s)
+    for program, scale in ((plain, 1), (slow, 4)):
+        found_s = [branch.delay_s for call in program._calls for branch in call.branches]
+        assert found_s == [scale * delay_s for delay_s in delays_s]
 
 
 @pytest.mark.parametrize("scenario", ["s1", *slow("none", "s2")])
