@@ -108,6 +108,10 @@ def test_commas_that_may_be_decimal_or_not_are_refused(write):
         read_scored([path])
     with pytest.raises(DataError, match="latency_s = 2,084: the comma may separate"):
         read_trace(TraceParams(str(path)))
+    path = write(rows_of(latency="2,084"))
+    with pytest.raises(DataError, match="latency = 2,084: the comma may separate"):
+        read_trace(TraceParams(str(path), time_unit="s"))
+    assert read_trace(TraceParams(str(path), time_unit="ms")).trace.table(0).end_s[0] == 2.084
 
 
 def test_points_between_thousands_of_milliseconds_stand_beside_whole_numbers(write):
@@ -210,6 +214,7 @@ def test_the_probable_unit_gives_a_plausible_time_per_token(write, latency, unit
     [
         (lambda n: 20251009085320 + n, "time = 20251009085320: must be a number .in s. or an ISO"),
         (lambda n: 45939.375 + n / 86400, "time = 45939.375: is either a spreadsheet's date or a"),
+        (lambda n: 45000 + 0.4 * n, "time = 45000: is either a spreadsheet's date or a"),  # 2 days
     ],
 )
 def test_numbers_that_are_no_known_dates_are_refused(write, time, complaint):
@@ -221,6 +226,8 @@ def test_numbers_that_are_no_known_dates_are_refused(write, time, complaint):
         [write(rows_of(time=lambda n: 45939.5 + n / 8))], names={"start_s": "time"}
     )
     assert seconds.requests.arrival_s.tolist() == [0.0, 0.125, 0.25, 0.375, 0.5, 0.625]
+    whole = read_scored([write(rows_of(time=lambda n: 45000 + 2 * n))])
+    assert whole.requests.arrival_s.tolist() == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
 
 
 @pytest.mark.parametrize(
@@ -246,14 +253,29 @@ def test_a_change_of_the_offset_is_no_change_of_the_time(write):
 
 
 @pytest.mark.parametrize("end", ["2026-11-20T08:00:02.5", "2026-11-20T04:00:02.5"])
-def test_an_offset_that_only_one_of_two_times_states_is_asked_for(write, end):
-    columns = {"time": "2026-11-20T06:00:00Z", "latency": ..., "end": end}
+@pytest.mark.parametrize("kind", [str, int, float, "{}".format])
+def test_an_offset_that_only_one_of_two_times_states_is_asked_for(write, end, kind):
+    """1,795,154,400 s after 1970, it is 2026-11-20 06:00:00 UTC."""
+    time = "2026-11-20T06:00:00Z" if kind is str else kind(1_795_154_400)
+    columns = {"time": time, "latency": ..., "end": end}
     path = write(rows_of(**columns))
     for read in (lambda: read_scored([path]), lambda: read_trace(TraceParams(str(path)))):
         with pytest.raises(DataError, match=r"are 7,.* s apart, and only one of them states a UTC"):
             read()
     scored, table = both(write(rows_of(**columns | {"end": "2026-11-20T06:00:02.5"})))
     assert scored.last_token_s.tolist() == table.end_s.tolist() == [2.5] * 6
+
+
+def test_ends_without_a_start_on_their_clock_are_not_compared_with_offsets(write):
+    row = without(ROW, "time", "ttft", "latency") | {"session": "s"}
+    delays = [row | {"delay": 0, "end": 2.0}, row | {"delay": 2000, "end": 5.0}]
+    assert read_trace(TraceParams(str(write(delays)))).trace.table(0).end_s.tolist() == [2, 5]
+    rows = [row | {"time": f"2026-11-20T06:00:0{n}Z", "end": None} for n in range(3)]
+    rows[0] |= {"output_tokens": 0, "end": "2026-11-20 06:00:02"}  # a failed request
+    assert len(read_trace(TraceParams(str(write(rows)))).trace.table(0)) == 2
+    path = write(rows_of(time=lambda n: f"2026-11-20 06:00:0{n}", latency=..., end=1.5))
+    with pytest.raises(DataError, match="if end is a length of time, --map latency=end"):
+        read_scored([path])
 
 
 def test_durations_beside_dates_are_no_arrivals(write):
@@ -328,6 +350,38 @@ def test_the_line_with_the_most_output_describes_a_request(write):
 
 
 @pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"output_tokens": 49}, {"ttft": ..., "latency": ...}),
+        ({"output_tokens": 0, "latency": ...}, {"ttft": ...}),
+        ({"output_tokens": 0, "ttft": 0.1, "latency": 9.0}, {}),
+        ({"output_tokens": 0, "ttft": 0.1, "latency": ..., "end": 99}, {}),
+        ({"output_tokens": 0, "status": "failed", "success": False}, {}),
+    ],
+)
+def test_a_value_that_only_the_first_line_of_a_request_states_is_kept(write, first, second):
+    rows = [
+        row | {"id": f"r{n}"} | more for n, row in enumerate(rows_of()) for more in (first, second)
+    ]
+    rows = [{key: one for key, one in row.items() if one is not ...} for row in rows]
+    scored, table = both(write(rows))
+    assert (scored.failed, scored.requests.output_tokens.tolist()) == (0, [50] * 6)
+    assert (scored.requests.first_token_s - scored.requests.arrival_s).tolist() == [0.5] * 6
+    assert (table.end_s - table.arrival_s).tolist() == [2.5] * 6
+    assert (scored.last_token_s - scored.requests.arrival_s).tolist() == [2.5] * 6
+
+
+def test_a_repeated_step_keeps_its_place_and_its_delay(write):
+    row = without(ROW, "time", "ttft", "latency") | {"session": "s"}
+    steps = [row | {"id": "x", "time": 0, "output_tokens": 1}, row | {"id": "y", "time": 0}]
+    steps += [steps[0] | {"output_tokens": 9}]
+    steps += [row | {"id": "z", "delay": 2000}, row | {"id": "z", "output_tokens": 70}]
+    table = read_trace(TraceParams(str(write(steps)))).trace.table(0)
+    assert table.output_tokens.tolist() == [9, 50, 70]
+    assert table.think_s[2] == 2.0
+
+
+@pytest.mark.parametrize(
     ("column", "missing"),
     [
         ({"user": {"created_at": 5}, "time": ...}, "start"),
@@ -361,6 +415,25 @@ def test_the_start_is_read_before_the_time_of_the_log_line(write, logged, starte
     assert table.arrival_s.tolist() == [0, 5, 10, 15, 20, 25]
     # The start of the run is no start of a request.
     assert both(write([row | {started: 7} for row in rows]))[1].arrival_s[-1] == 15
+
+
+def test_a_start_is_the_start_of_the_run_only_if_every_row_repeats_it(write):
+    """60 requests start at second 7 and the last starts at second 9; ``ts`` is 3 s later."""
+
+    def table(starts):
+        rows = [
+            without(ROW, "time", "ttft", "latency") | {"start_time": at, "ts": at + 3 + n / 64}
+            for n, at in enumerate(starts)
+        ]
+        return read_trace(TraceParams(str(write(rows)))).trace.table(0)
+
+    assert table([7.0] * 60 + [9.0]).arrival_s.tolist() == [0.0] * 60 + [2.0]
+    assert table([7.0] * 60).arrival_s[-1] == 59 / 64
+    alone = write([without(ROW, "time", "latency") | {"start_time": 5.0, "ts": 8.0, "end": 7.5}])
+    assert [one.tolist() for one in (both(alone)[0].last_token_s, both(alone)[1].end_s)] == [
+        [2.5],
+        [2.5],
+    ]
 
 
 @pytest.mark.parametrize("column", ["requests", "n_requests", "Number of requests", "calls"])

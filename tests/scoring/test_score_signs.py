@@ -55,6 +55,8 @@ FAILURES = [
     *(("error", "[]", "['boom']"), ("error", "0.0", "1.0"), ("error", "no error", "boom")),
     *(("error", "ok", "boom"), ("error_code", 200, 500), ("failed", "n", "y")),
     ("error_code", 0, 110),  # a timeout, as Linux numbers it
+    *(("error.type", None, "TimeoutError"), ("exception.type", None, "TimeoutError")),
+    *(("code", 200, 0), ("code", "200", "-1")),
 ]
 
 
@@ -91,6 +93,7 @@ def test_a_status_marks_refused_requests(tmp_path, column, good, bad):
         ("exceptions", "", "some"),
         ("code", 0, 503),  # a column without a code of success
         ("state", "CA", "OK"),
+        *(("result", "approved", "rejected"), ("outcome", {}, "failed")),  # no word of success
         ("result", "true", "false"),  # an answer
         ("result", "17", "404"),
         ("response", {"status": "completed"}, {"status": "incomplete"}),  # cut at the limit

@@ -219,6 +219,7 @@ def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.
         texts = (_with_few_cells(text, separator, shown) for text in texts)
     # The CSV reader is strict, because a missing quote would otherwise turn the rest of the file
     # into a single cell.
+    # JSON lines in a CSV file keep their spaces, so that messages show line 1 as it is.
     spaced = f"{separator} " in header and "{" not in header
     return csv.DictReader(
         chain(above, texts), delimiter=separator, strict=True, skipinitialspace=spaced

@@ -196,7 +196,7 @@ def sign_name(name: str) -> str:
     becomes ``finishreason``. A vague word keeps the word ``response``, so that ``result.status``
     becomes ``responsestatus``.
     """
-    parts = name.removesuffix(".type").split(".")
+    parts = (name.removesuffix(".type") if plain(name).endswith("reasontype") else name).split(".")
     outer = next(
         (n for n, one in enumerate(parts[:-1]) if plain(one) not in _ANSWERS), len(parts) - 1
     )
@@ -254,7 +254,6 @@ def recognised(
     columns = [column for _, column in sorted(found, key=lambda one: one[0])]
     if field == "start":
         columns = _without_durations(columns, names, values)
-        columns.sort(key=lambda one: _is_constant(one, values))
     right = [one for one in columns if _mostly_fit(field, values.get(one.name, []), empty=True)]
     return right if right or field in (*LABELS, "itls", "gaps") else columns
 
@@ -276,10 +275,16 @@ def _without_durations(
     return [one for one in columns if not beside.get(plain(one.name)) or _is_dated(one, values)]
 
 
-def _is_constant(column: FieldColumn, values: Mapping[str, list[Any]]) -> bool:
-    """Return whether a column such as ``start_time`` states the start of the whole run."""
-    named = plain(split_unit(column.name)[0]) not in ("start", "time", "timestamp", "t", "ts")
-    return named and len({*map(str, values.get(column.name, ()))}) == 1
+def starts_run(name: str, values: Iterable[Any]) -> bool:
+    """Return whether a column such as ``start_time`` states the start of the whole run.
+
+    Such a column has at least two known values, which are all equal.
+    """
+    if plain(split_unit(name)[0]) in ("start", "time", "timestamp", "t", "ts"):
+        return False
+    known = (str(one) for one in values if not cells.is_missing(one))
+    first, second = next(known, None), next(known, None)
+    return first is not None and first == second and all(one == first for one in known)
 
 
 def _is_dated(column: FieldColumn, values: Mapping[str, list[Any]]) -> bool:

@@ -496,6 +496,8 @@ class _Reader:
                 joined = without_points(list(joined))
             made = ColumnValues(name, column, values.unit, joined, values.first)
             fields.setdefault(name, []).append(made)
+        if not {"start"} & {*self._asked.names, *self._layout.fields} and "start" in fields:
+            fields["start"].sort(key=lambda one: naming.starts_run(one.name, listed(one.values)))
         signs = [
             ColumnValues("sign", name, None, values.joined(length), values.first)
             for name, values in self._signs.items()
@@ -556,6 +558,8 @@ def _only_nested_column(name: str, nested: Mapping[str, list[Any]]) -> list[nami
         ends = {tail: one for tail, one in ends.items() if naming.plain(tail) != "id"}
     found = naming.recognised(name, ends, {end: nested[one] for end, one in ends.items()})
     right = [one for one in found if any(naming.can_hold(name, v) for v in nested[ends[one.name]])]
+    if name == "start":
+        right.sort(key=lambda one: naming.starts_run(one.name, nested[ends[one.name]]))
     return [naming.FieldColumn(ends[one.name], one.unit) for one in right[:1]]
 
 

@@ -272,7 +272,8 @@ def _without_repetitions(made: FileRequests) -> FileRequests:
     """Merge the lines that describe the same request, and return the requests.
 
     Lines are merged if they agree in id, client, session and prompt, and also in start if durations
-    are recorded. The line with the largest output is kept, with the earliest start of the lines.
+    are recorded. The line with the largest output describes the request, which keeps its earliest
+    start, and the values that only its first line states.
     """
     columns = made.columns
     ids = columns.field_values("request_id")
@@ -305,12 +306,11 @@ def _without_repetitions(made: FileRequests) -> FileRequests:
             best[earlier] = row
     if kept.all():
         return made
-    for earlier, row in best.items():
-        kept[earlier], kept[row] = False, True
-        starts[row], at_ns[row] = starts[earlier], at_ns[earlier]
-    _copy_prompts(columns, best)
+    _copy_values(columns, best)
     columns.keep_rows(kept)
-    output = made.output_tokens[kept]
+    output = made.output_tokens.copy()
+    output[[*best]] = output[[*best.values()]]
+    output = output[kept]
     return FileRequests(
         columns,
         made.times.for_rows(columns, output),
@@ -323,26 +323,39 @@ def _without_repetitions(made: FileRequests) -> FileRequests:
     )
 
 
-PROMPT = ("text", "hash_ids", "block_size", "max_tokens")
-"""Fields of a request's prompt, which a log may state only in the request's first line."""
+def _copy_values(columns: FileColumns, best: Mapping[int, int]) -> None:
+    """Copy values to each request's first line from the line with the largest output.
 
+    A value that only the first line states is kept, unless the value tells how a request ended.
 
-def _copy_prompts(columns: FileColumns, best: Mapping[int, int]) -> None:
-    """Copy the prompt of each request's first line to the kept line if the kept line has none."""
-    for found in map(columns.of_fields, PROMPT):
+    Args:
+        columns: The columns of the file, which are changed.
+        best: The row with the largest output by the row of the request's first line.
+    """
+    alone = [(name,) for name in columns.fields if name not in (*FIRST, *LAST)]
+    groups = [(name, columns.of_fields(*name)) for name in (FIRST, LAST, *alone)]
+    for fields, found in (*groups, (("status",), columns.signs)):
         for earlier, row in best.items():
-            if all(is_missing(one.values[row]) for one in found):
+            if fields[0] in ENDED or not all(is_missing(one.values[row]) for one in found):
                 for one in found:
                     values: Any = one.values
-                    values[row] = values[earlier]
+                    values[earlier] = values[row]
+    for earlier, row in best.items():
+        columns.places[earlier] = columns.places[row]
+    columns.odd = {
+        row: keys for row, keys in columns.odd.items() if best.get(row, row) in columns.odd
+    }
+
+
+ENDED = ("status", "error")
 
 
 def _are_ids(columns: FileColumns, ids: list[Any], clients: list[str]) -> bool:
     """Return whether the values of an id column identify requests and not, for example, users.
 
     Values of a column that was recognised by its name are no ids of requests if most values belong
-    to several clients. Values of a column ``id`` or ``message_id`` must also be texts, each in at
-    most ``MOST_LINES`` lines on average.
+    to several clients, or if values of ``id`` or ``message_id`` occur in more than ``MOST_LINES``
+    lines on average. A column ``id`` without texts, even one that the user named, holds no ids.
     """
     name = plain(columns.of_fields("request_id")[0].name.rpartition(".")[2])
     if name == "id" and not any(isinstance(one, str) and not one.isdigit() for one in ids):

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairbench.errors import DataError
-from fairbench.files.times import MAX_TIME_S, UNITS, number_of, zone_of
+from fairbench.files.times import MAX_TIME_S, UNITS, is_number, number_of, zone_of
 from fairbench_logs.records import cells
 from fairbench_logs.records.column_names import LENGTHS, MOMENTS
 from fairbench_logs.records.log_reader import ColumnValues, FileColumns, Floats, listed, shown
@@ -27,7 +27,8 @@ LARGEST_NS = 2**62
 
 # Times above 1e8 seconds are dates (after March 1973), because no run lasts three years.
 DATED_S = 1e8
-ZONE_S = 900.0  # smallest difference between the UTC offsets of two time zones, in seconds
+# Smallest and largest difference between the UTC offsets of two time zones, in seconds.
+ZONE_S, MOST_ZONE_S = 900.0, 26 * 3600.0
 # Days since 1900, as spreadsheets write dates, for the years 2000 to 2099.
 SERIAL_DAYS = (36_526, 73_050)
 APART = 100  # A date that is at least this multiple of another time has another clock or unit.
@@ -229,7 +230,8 @@ class Times:
                 what += ", or -1 for a failure"
             raise self._columns.problem(row, f"{shown(column.name, f'{found[row]:g}')}: {what}")
         unit = "s" if told else self._unit_of_length(column, found)
-        if column.unit == "s" and not (told or self._comma) and _may_be_decimals(column.values):
+        seconds = unit == "s" and (column.unit or self._asked) and not (told or self._comma)
+        if seconds and _may_be_decimals(column.values):
             raise DataError(
                 f"{self._columns.file}: {shown(column.name, column.first)}: the comma may separate "
                 "thousands or decimals; write 1328 or 1.328 instead of 1,328"
@@ -449,9 +451,10 @@ def _has_decimal_comma(columns: FileColumns) -> bool:
 
 
 def _are_serial(start: Floats) -> bool:
-    """Return whether different times within a day may be days, as spreadsheets count them."""
+    """Return whether fractional times within a month may be days, as spreadsheets count them."""
     first, last = (start.min(), start.max()) if len(start) else (0.0, 0.0)
-    return bool(SERIAL_DAYS[0] <= first < last < min(SERIAL_DAYS[1], first + 1))
+    near = SERIAL_DAYS[0] <= first < last < min(SERIAL_DAYS[1], first + 31)
+    return bool(near and (start % 1 != 0).any())
 
 
 def _may_be_decimals(values: Sequence[Any] | Floats) -> bool:
@@ -495,13 +498,16 @@ def check_zones(columns: FileColumns, column: ColumnValues, times: Floats, start
 
     Offsets differ by at least 15 minutes, so a request that takes less proves equal offsets.
     """
-    begun = columns.of_fields("start")[0]
-    zones = [zone_of(one.first) for one in (begun, column) if isinstance(one.first, str | float)]
+    sides = (*columns.of_fields("start")[:1], column)
+    firsts = (one.first for one in sides)
+    zones = {zone_of(one) for one in firsts if isinstance(one, str) or is_number(one)}
     apart_s = np.abs(times - start)
-    if len(set(zones)) < 2 or "" not in zones or not np.nanmin(apart_s, initial=np.inf) >= ZONE_S:
+    if len(zones) < 2 or "" not in zones or not np.isfinite(apart_s).any():
         return
     row = int(np.nanargmin(apart_s))
-    values = (shown(one.name, listed(one.values)[row]) for one in (begun, column))
+    if not ZONE_S <= apart_s[row] <= MOST_ZONE_S:
+        return
+    values = (shown(one.name, listed(one.values)[row]) for one in sides)
     raise columns.problem(
         row,
         f"{' and '.join(values)} are {apart_s[row]:,.0f} s apart, and only one of them states a "

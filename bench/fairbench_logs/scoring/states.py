@@ -149,8 +149,8 @@ def _answer(value: Any) -> Any:
 
 
 def _code(value: Any) -> Any:
-    """Return an HTTP status code, or None for any other value."""
-    return value if 100 <= (number_of(value) or 0) < 600 else None
+    """Return an HTTP status code or the word of ``with_failures``, or None for other values."""
+    return value if value == FAILED_WORD or 100 <= (number_of(value) or 0) < 600 else None
 
 
 def _word(value: Any) -> Any:
@@ -171,7 +171,8 @@ def _grpc(value: Any) -> str | None:
 SIGNS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(
         (
-            *("errormessage", "errormsg", "errortype", "errorcode", "exception", "failurereason"),
+            *("errormessage", "errormsg", "errortype", "errorcode", "failurereason"),
+            *("exception", "exceptiontype"),
             *("failed", "iserror", "haserror", "isfailed", "aborted", "cancelled", "canceled"),
             *("wascancelled", "wascanceled", "iscancelled", "iscanceled", "isaborted", "timedout"),
             "responseerror",
@@ -195,14 +196,18 @@ SIGNS: Mapping[str, Callable[[Any], Any]] = {
 """Functions that convert a column's values to request states; earlier columns take precedence."""
 
 
+# Columns such as ``code`` or ``result`` have another meaning if these functions find no success.
+_CHECKED: Mapping[Callable[[Any], Any], Callable[[Any], Any]] = {_code: _code, _word: _state}
+
+
 def signed(columns: Sequence[ColumnValues]) -> list[Any] | None:
     """Return each record's state by the columns in ``SIGNS``, or None if all states are unknown."""
     said: list[Any] | None = None
     order = list(SIGNS)
     for column in sorted(columns, key=lambda one: order.index(sign_name(one.name))):
         sign, known = SIGNS[sign_name(column.name)], {}
-        # A column ``code`` without a code of success may hold codes of another kind.
-        if sign is _code and FINISHED not in map(state_of, map(_code, column.values)):
+        check = _CHECKED.get(sign)
+        if check is not None and FINISHED not in map(state_of, map(check, column.values)):
             continue
         words = []
         for value in (

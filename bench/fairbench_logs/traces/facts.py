@@ -123,20 +123,20 @@ def _hit_tokens(table: TraceTable, code: Ints, tokens: Ints) -> int:
 
 
 LEAST = 1e-9  # Smaller values are rounding errors of a sum that should be 0.
-# If more than this fraction of requests arrive at the same time as another request, the workload
+# If more than this fraction of requests arrive at the same time as another request, the trace's
 # table has a line "batches".
 BATCHED = 0.05
-NAME_WIDTH = 24  # Longer client names are shortened in the table of a workload.
+NAME_WIDTH = 24  # Longer client names are shortened in the trace's table.
 SHOWN = 20
 
 
 def inspected(facts: Mapping[str, Any]) -> RenderableType:
     """Build the table of a trace from its file, its format and the result of ``facts_of_table``."""
-    blocks: list[RenderableType] = [Text(inspected_title(facts), style="bold")]
+    title = Text(inspected_title(facts), style="bold")
     pairs = Table.grid(padding=(0, 2, 0, 0))
     for label, text in _trace_pairs(facts):
         pairs.add_row(label, text)
-    return Group(*blocks, Text(), pairs, Text(), _trace_clients(facts))
+    return Group(title, Text(), pairs, Text(), _trace_clients(facts))
 
 
 def inspected_title(facts: Mapping[str, Any]) -> str:

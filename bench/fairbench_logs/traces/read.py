@@ -34,7 +34,7 @@ Formats whose records are requests are read by ``fairbench_logs.records``.
 
 
 def read_trace(params: TraceParams) -> ReadTrace:
-    """Carry out ``fairbench.workloads.read_trace``."""
+    """Return the traffic in a trace file, from the cache if the file is unchanged."""
     return _read_pinned(params) if params.sha256 else _read_current(params)
 
 

@@ -109,7 +109,7 @@ class ReadTrace:
 
 
 class TraceReader(Protocol):
-    """The interface of the package that reads traces: the same entry point as ``LogTools``."""
+    """The interface of the package that reads traces, which is the entry point of ``LogTools``."""
 
     def read_trace(self, params: TraceParams, /) -> ReadTrace:
         """Return the traffic that a trace file contains; see ``read_trace`` below."""
