@@ -36,10 +36,10 @@ class LogFlags(TypedDict, total=False):
     trace_format: Annotated[
         str | None,
         Flag(
-            "Format of the trace.",
+            f"Format of the trace: {', '.join((AUTO, *FORMATS))}.",
             WORKLOAD,
             "auto, the first that fits",
-            "|".join((AUTO, *FORMATS)),
+            "FORMAT",
             key="trace.format",
         ),
     ]
