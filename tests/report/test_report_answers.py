@@ -132,7 +132,8 @@ def test_the_title_of_a_sweep_names_the_lowest_latency(tmp_path):
         "vtc has the lowest P99 of the well-behaved clients: 9.00 s at 1,000 tok/s"
     )
     assert sweep_title(cells(tmp_path / "3", (0, 1, 2), vtc=8.0, lpm=8.0)) == (
-        "No scheduler has a significantly lower P99 of the well-behaved clients than all others"
+        "No scheduler has a significantly lower P99 of the well-behaved clients than all others "
+        "(3 seeds)"
     )
     assert sweep_title(cells(tmp_path / "4", vtc=8.0)) == (
         "vtc has a P99 of the well-behaved clients of 8.00 s in 1 configuration"

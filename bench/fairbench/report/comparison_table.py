@@ -245,12 +245,21 @@ def sweep_title(cells: Sequence[SchedulerResults]) -> str:
     if len(places) == 1:
         best = next((one for one in places[0].cells if one.scheduler == places[0].best), None)
         if best is None:
-            return f"No scheduler has a significantly lower {what} than all others"
+            return f"No scheduler has a significantly lower {what} than all others{_seeds(cells)}"
         return f"{best.scheduler} has the lowest {what}: {_at(best, column)}"
     best_names = [one.best for one in places if one.best is not None]
     if not best_names:
-        return f"No scheduler has a significantly lower {what} in any configuration"
+        return f"No scheduler has a significantly lower {what} in any configuration{_seeds(cells)}"
     return _most_wins(what, sorted(best_names, key=schedulers.index), len(places))
+
+
+FEW_SEEDS = 5  # With fewer seeds, a title says how many there were.
+
+
+def _seeds(cells: Sequence[SchedulerResults]) -> str:
+    """Return the number of seeds in parentheses if it is small, and "" otherwise."""
+    seeds = max(len(cell.runs) for cell in cells)
+    return f" ({seeds} seeds)" if 1 < seeds < FEW_SEEDS else ""
 
 
 def _most_wins(what: str, winners: Sequence[str], places: int) -> str:
